@@ -1,0 +1,83 @@
+"""The seams: what the lease manager asks of a destination, and a service's door of its gate."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Protocol
+
+from sinkfence.tokens import Bearer, Token
+
+__all__ = ["AsyncGate", "AsyncSink", "Bearer", "Gate", "Sink"]
+
+
+class Sink(Protocol):
+    """A destination that checks tokens in its own atomic step."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether the mark outlives this process. A store that forgets must not arm a sink that doesn't."""
+        ...
+
+    def arm(self, bearer: Bearer) -> None:
+        """Raise the mark to the bearer's generation: from its return on, nothing lower takes effect here.
+
+        Raises:
+            StaleToken, GenerationConflict: the sink has seen a newer owner; `bearer.lose` was called.
+        """
+        ...
+
+
+class AsyncSink(Protocol):
+    """A `Sink` for an event loop."""
+
+    @property
+    def durable(self) -> bool:
+        """As `Sink.durable`."""
+        ...
+
+    async def arm(self, bearer: Bearer) -> None:
+        """As `Sink.arm`."""
+        ...
+
+
+class Gate(Protocol):
+    """What a service's door needs of the destination behind it.
+
+    For each request with an authentic token the door calls `announce`, then runs the handler inside
+    `enter`, and asks `committed` when the response starts.
+    """
+
+    def announce(self, token: Token) -> None:
+        """Make a newer owner known to the destination before its request is handled; fail fast for an older one.
+
+        Raises:
+            StaleToken, GenerationConflict: the destination has seen a newer owner.
+        """
+        ...
+
+    def enter(self, token: Token) -> AbstractContextManager[None]:
+        """Surround one request's handler, until its response has been sent."""
+        ...
+
+    def committed(self, token: Token) -> bool:
+        """Whether the handler inside `enter` was checked by the destination, and nothing of it is left uncommitted.
+
+        Asked inside `enter`, from the same context or from one copied from it.
+        """
+        ...
+
+
+class AsyncGate(Protocol):
+    """A `Gate` for an event loop."""
+
+    async def announce(self, token: Token) -> None:
+        """As `Gate.announce`."""
+        ...
+
+    def enter(self, token: Token) -> AbstractAsyncContextManager[None]:
+        """As `Gate.enter`."""
+        ...
+
+    def committed(self, token: Token) -> bool:
+        """As `Gate.committed`."""
+        ...
