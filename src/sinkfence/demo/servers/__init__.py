@@ -1,0 +1,1 @@
+"""Real servers for the demo and the tests, started from wheels or from what the system has."""

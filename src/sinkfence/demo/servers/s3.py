@@ -1,0 +1,126 @@
+"""A throwaway S3 server (SeaweedFS): real conditional writes, private, and gone with the process that asked for it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from sinkfence.demo.servers import binaries
+from sinkfence.demo.servers.supervised import Supervised, free_ports, supervised
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+START: Final = 60.0
+"""Seconds that a start may take; usually 1."""
+
+GRPC: Final = 10000
+"""What SeaweedFS's services add to each other's ports to find the gRPC port."""
+
+IMPATIENT: Final[dict[str, Any]] = {
+    "connect_timeout": 1,
+    "read_timeout": 5,
+    "retries": {"total_max_attempts": 1},
+}
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """How to reach a running S3 server, and a bucket that is there."""
+
+    endpoint: str
+    access_key: str
+    secret_key: str
+    bucket: str
+    region: str = "us-east-1"
+    process: Supervised | None = field(default=None, repr=False)
+
+    def client(self, **config: Any) -> S3Client:
+        """Return a client of its own (boto3), with settings of botocore.config.Config if some are given."""
+        import boto3
+        from botocore.config import Config
+
+        settings = Config(s3={"addressing_style": "path"}, proxies={}).merge(Config(**config))
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            region_name=self.region,
+            config=settings,
+        )
+
+
+@contextlib.contextmanager
+def s3(*, port: int | None = None) -> Iterator[S3Server]:
+    """Run an S3 server on 127.0.0.1; at the end, or when this process is killed, nothing of it is left.
+
+    Raises:
+        ServerError: it could not be found or started; the message says what to do.
+    """
+    weed = binaries.find_weed()
+    with supervised("SeaweedFS", binaries.temporary(None)) as process:
+        ports = free_ports(5)
+        if port is not None:
+            ports[0] = port
+        server = S3Server(
+            f"http://127.0.0.1:{ports[0]}",
+            secrets.token_hex(10),
+            secrets.token_hex(20),
+            "sinkfence",
+            process=process,
+        )
+        (process.folder / "identities.json").write_text(identities(server))
+        (process.folder / "data").mkdir()
+        # These it makes in /tmp, whatever TMPDIR says, and leaves there.
+        services = dict(zip(("s3", "master", "volume", "filer", "admin"), ports, strict=True))
+        litter = [f"/tmp/seaweedfs-{name}-grpc-{port + GRPC}.sock" for name, port in services.items()]  # noqa: S108
+        process.start([weed, *flags(services, server.bucket)], litter=litter)
+        with contextlib.closing(server.client(**IMPATIENT)) as client:
+            process.until(lambda: writable(client, server.bucket), START)
+        yield server
+
+
+def flags(ports: dict[str, int], bucket: str) -> list[str]:
+    """Return SeaweedFS's command line: one process on the loopback interface, and S3 alone (`weed mini -h`)."""
+    return [
+        "mini",
+        "-dir=data",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",  # every interface, if not given
+        "-master.telemetry=false",  # on, if not given
+        "-admin.ui=false",
+        "-webdav=false",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        "-volume.preStopSeconds=0",
+        f"-bucket={bucket}",
+        "-s3.config=identities.json",  # anonymous, if not given
+        "-s3.localSocket=s3.sock",  # paths may have 107 bytes: relative to the server's folder
+        "-filer.localSocket=filer.sock",
+        *(f"-{name}.port={port}" for name, port in ports.items()),
+        *(f"-{name}.port.grpc={port + GRPC}" for name, port in ports.items()),
+    ]
+
+
+def identities(server: S3Server) -> str:
+    """Return SeaweedFS's file of identities: one that may do everything."""
+    credentials = [{"accessKey": server.access_key, "secretKey": server.secret_key}]
+    actions = ["Admin", "Read", "Write", "List", "Tagging"]
+    return json.dumps({"identities": [{"name": "admin", "credentials": credentials, "actions": actions}]})
+
+
+def writable(client: S3Client, bucket: str) -> bool:
+    """Whether the server takes writes: it lists its buckets a good while before it does."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        client.put_object(Bucket=bucket, Key="probe", Body=b"")
+        client.delete_object(Bucket=bucket, Key="probe")
+    except (BotoCoreError, ClientError):
+        return False
+    return True
