@@ -1,0 +1,145 @@
+"""The tutorials, typed into a terminal as they stand: files, commands, Ctrl-Z, and what is answered."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+READERS_OWN = ("pip", "export")  # what the reader's machine needs, and the test's has
+
+
+@dataclass
+class Terminal:
+    """One terminal: a folder, an environment, a job that may be stopped, and services in the background."""
+
+    folder: Path
+    environment: dict[str, str]
+    stopped: subprocess.Popen[str] | None = None
+    listener: socket.socket | None = None
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def save(self, text: str) -> None:
+        """Save a block under the name in its first line."""
+        name = re.match(r"# (\w+\.py)\n", text)
+        assert name, f"a tutorial's Python block says which file it is: {text[:60]!r}"
+        (self.folder / name[1]).write_text(text)
+
+    def type(self, text: str) -> None:
+        """Type a block's commands, and compare what is answered."""
+        for typed in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+            command, _, answer = typed.partition("\n")
+            arguments = shlex.split(command)
+            match arguments:
+                case [program, *_] if program in READERS_OWN:
+                    assert not answer
+                case ["fg"]:
+                    assert self.stopped is not None
+                    self.stopped.send_signal(signal.SIGCONT)
+                    out, _ = self.stopped.communicate("\n")
+                    assert (out, self.stopped.returncode) == (answer, 0)
+                    self.stopped = None
+                case ["python", *rest] if answer.endswith("^Z\n"):
+                    self.stopped = self.run(["-u", *rest])
+                    self.expect(self.stopped, answer.removesuffix("^Z\n"))
+                    self.stopped.send_signal(signal.SIGSTOP)
+                case ["python", *rest]:
+                    process = self.run(rest)
+                    out, _ = process.communicate()
+                    assert (out, process.returncode) == (answer, 0)
+                case ["uvicorn", app, "--port", "8000", *rest, "&"]:
+                    assert self.listener is not None
+                    assert not answer
+                    descriptor = self.listener.fileno()
+                    self.run(["-m", "uvicorn", app, "--fd", str(descriptor), *rest], pass_fds=(descriptor,))
+                case _:
+                    pytest.fail(f"nobody knows how to type {command!r}")
+
+    def run(self, arguments: list[str], pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[str]:
+        """Start a Python program of the tutorial."""
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            pass_fds=pass_fds,
+        )
+        self.started.append(process)
+        return process
+
+    def expect(self, process: subprocess.Popen[str], answer: str) -> None:
+        """Read as many lines as are expected from a program that goes on."""
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in answer.splitlines()]
+        assert "".join(lines) == answer
+
+    def close(self) -> None:
+        """End what still runs."""
+        for process in self.started:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    """A terminal in an empty folder."""
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "adapters")])
+    terminal = Terminal(tmp_path, {**os.environ, "PYTHONPATH": path})
+    yield terminal
+    terminal.close()
+
+
+def play(page: str, terminal: Terminal, replace: dict[str, str]) -> None:
+    """Follow a tutorial from top to bottom."""
+    text = (ROOT / page).read_text()
+    for old, new in replace.items():
+        text = text.replace(old, new)
+    for language, block in BLOCK.findall(text):
+        if language == "python":
+            terminal.save(block)
+        else:
+            terminal.type(block)
+    assert terminal.stopped is None
+
+
+def test_postgres(terminal: Terminal, url: str) -> None:
+    """The PostgreSQL tutorial does what it says, with a worker stopped inside its transaction."""
+    terminal.environment["DATABASE_URL"] = url
+    play("docs/tutorial/postgres.md", terminal, {})
+
+
+def test_s3(terminal: Terminal, s3_server: Any, bucket_name: str, prefix: str) -> None:
+    """The S3 tutorial does what it says, with a worker stopped before its upload."""
+    terminal.environment |= {
+        "AWS_ENDPOINT_URL_S3": s3_server.endpoint,
+        "AWS_ACCESS_KEY_ID": s3_server.access_key,
+        "AWS_SECRET_ACCESS_KEY": s3_server.secret_key,
+        "AWS_DEFAULT_REGION": s3_server.region,
+        "BUCKET": bucket_name,
+    }
+    play("docs/tutorial/s3.md", terminal, {"daily/": prefix})
+
+
+def test_http(terminal: Terminal, url: str) -> None:
+    """The HTTP tutorial does what it says, with a worker stopped before its request."""
+    terminal.environment["DATABASE_URL"] = url
+    with socket.create_server(
+        ("127.0.0.1", 0)
+    ) as listener:  # calls wait in its backlog until the service is up
+        terminal.listener = listener
+        play("docs/tutorial/http.md", terminal, {"127.0.0.1:8000": f"127.0.0.1:{listener.getsockname()[1]}"})
