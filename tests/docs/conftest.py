@@ -88,9 +88,7 @@ def serve() -> Iterator[Callable[[Any], str]]:
     with ExitStack() as stack:
 
         def start(app: Any) -> str:
-            listener = stack.enter_context(
-                socket.create_server(("127.0.0.1", 0))
-            )  # answers wait in its backlog
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
             server = uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_level="warning"))
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
             thread.start()

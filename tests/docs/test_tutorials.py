@@ -138,8 +138,6 @@ def test_s3(terminal: Terminal, s3_server: Any, bucket_name: str, prefix: str) -
 def test_http(terminal: Terminal, url: str) -> None:
     """The HTTP tutorial does what it says, with a worker stopped before its request."""
     terminal.environment["DATABASE_URL"] = url
-    with socket.create_server(
-        ("127.0.0.1", 0)
-    ) as listener:  # calls wait in its backlog until the service is up
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # calls wait until it is up
         terminal.listener = listener
         play("docs/tutorial/http.md", terminal, {"127.0.0.1:8000": f"127.0.0.1:{listener.getsockname()[1]}"})

@@ -1,0 +1,171 @@
+"""Every Python block of the README and the pages runs, on real servers, and does what its page says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import psycopg
+import pytest
+import requests
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fastapi import FastAPI, Request
+from sinkfence.stores.sql import SqlStore
+from sqlalchemy import Engine, insert
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from sinkfence import Leases, Token
+from sinkfence_http import TokenSigner, VerificationKey
+from sinkfence_postgres import PostgresSink
+
+ROOT = Path(__file__).parents[2]
+RunPage = Callable[..., dict[str, Any]]
+
+RUN_HERE = {
+    "README.md",
+    "docs/explanation/the-rule.md",
+    "docs/how-to/guard-your-transactions.md",
+    "docs/how-to/hold-a-lease.md",
+    "docs/how-to/name-jobs-and-steps.md",
+    "docs/how-to/recover-a-store.md",
+    "docs/how-to/rotate-keys.md",
+    "docs/how-to/start-with-sqlite.md",
+}
+
+
+@pytest.fixture
+def leases(engine: Engine) -> Iterator[Leases]:
+    """A manager of leases in the page's database."""
+    with Leases(SqlStore(engine), ttl=30) as leases:
+        yield leases
+
+
+def entries(engine: Engine, table: str = "entry", column: str = "text") -> list[Any]:
+    """The values of a column, in the order in which they were written."""
+    with engine.connect() as conn:
+        return list(conn.exec_driver_sql(f"SELECT {column} FROM {table} ORDER BY id").scalars())
+
+
+def test_every_page_with_examples_is_run() -> None:
+    """No page has a Python block that neither this file nor the tutorials' runs."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    with_blocks = {str(page.relative_to(ROOT)) for page in pages if "```python" in page.read_text()}
+    assert {page for page in with_blocks if not page.startswith("docs/tutorial/")} == RUN_HERE
+
+
+def test_readme(
+    run_page: RunPage,
+    engine: Engine,
+    serve: Callable[[Any], str],
+    s3_server: Any,
+    bucket_name: str,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The README's five lines each for Postgres, HTTP and S3 write one row, one payment, one object."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server.endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.secret_key)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", s3_server.region)
+    key = Ed25519PrivateKey.generate()
+    app = FastAPI()
+    with requests.Session() as session:
+        names = run_page(
+            "README.md",
+            replace={'"reports"': repr(bucket_name), '"daily/"': repr(prefix)},
+            engine=engine,
+            async_engine=create_async_engine(engine.url),
+            Session=Session,
+            AsyncSession=AsyncSession,
+            Request=Request,
+            app=app,
+            boto3=boto3,
+            keys={"1": VerificationKey(key=key.public_key(), alg="EdDSA", issuer="workers")},
+            sign=TokenSigner(key, kid="1", alg="EdDSA", issuer="workers", audience="orders"),
+            session=session,
+            ORDERS=serve(app),
+        )
+    names["leases"].close()
+    assert entries(engine) == ["rendered"]
+    assert entries(engine, "payment", "account") == [17]
+
+
+def test_the_rule(run_page: RunPage) -> None:
+    """The rule's own example refuses 7 after 8."""
+    run_page("docs/explanation/the-rule.md")
+
+
+def test_hold_a_lease(run_page: RunPage, engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    """The worker writes at each turn, and finds a completed job completed."""
+    run_page("docs/how-to/hold-a-lease.md", engine=engine, Session=Session)
+    assert entries(engine) == ["report of 2026-05-01", "a", "b", "c", "invoice 42"]
+    assert "not ours any more" not in capsys.readouterr().out
+
+
+def test_name_jobs_and_steps(run_page: RunPage) -> None:
+    """Two owners derive one key for one step, and another for the next occasion."""
+    run_page("docs/how-to/name-jobs-and-steps.md")
+
+
+def test_recover_a_store(run_page: RunPage, engine: Engine, leases: Leases) -> None:
+    """A count raised by hand goes on above the number given."""
+    names = run_page(
+        "docs/how-to/recover-a-store.md", engine=engine, leases=leases, ledger=PostgresSink(engine)
+    )
+    with names["careful"].hold("reports/latest") as lease:
+        assert lease.generation > 1_000_000_000
+    names["careful"].close()
+
+
+def test_rotate_keys(run_page: RunPage) -> None:
+    """A token signed with the new key passes once the old key is gone."""
+    old, new = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    run_page(
+        "docs/how-to/rotate-keys.md",
+        old_public=old.public_key(),
+        new_public=new.public_key(),
+        new_private=new,
+    )
+
+
+def test_start_with_sqlite(run_page: RunPage, engine: Engine) -> None:
+    """A file counts leases, and its numbers can be carried over to PostgreSQL."""
+    names = run_page("docs/how-to/start-with-sqlite.md", engine=engine)
+    for manager in ("leases", "old", "new"):
+        names[manager].close()
+
+
+def test_guard_your_transactions(run_page: RunPage, engine: Engine, dsn: str) -> None:
+    """Each way to guard a transaction commits its row, until a newer owner has armed."""
+    ours = Token("reports/latest", 7, "worker-a:1f0c")
+    other = Token("reports/index", 3, "worker-a:77de")
+    PostgresSink(engine).arm(other)
+    async_engine = create_async_engine(engine.url)
+    run_page(
+        "docs/how-to/guard-your-transactions.md",
+        engine=engine,
+        async_engine=async_engine,
+        dsn=dsn,
+        lease=ours,
+        other=other,
+        successor=Token("reports/latest", 8, "worker-b:99ab"),
+        Session=Session,
+        AsyncSession=AsyncSession,
+        insert=insert,
+        psycopg=psycopg,
+        asyncio=asyncio,
+    )
+    assert entries(engine) == [
+        "from a session",
+        "from a connection",
+        "from psycopg",
+        "from the sink's engine",
+        "for both jobs, or for neither",
+        "committed by hand",
+        "from an async session",
+        "from async psycopg",
+    ]
