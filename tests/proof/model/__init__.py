@@ -1,0 +1,1 @@
+"""The idea as a machine that is small enough to try everything in it."""
