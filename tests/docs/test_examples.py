@@ -13,13 +13,14 @@ import pytest
 import requests
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fastapi import FastAPI, Request
-from sinkfence.stores.sql import SqlStore
 from sqlalchemy import Engine, insert
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
 
 from sinkfence import Leases, Token
-from sinkfence_http import TokenSigner, VerificationKey
+from sinkfence.stores.sql import SqlStore
+from sinkfence_http import SignedTokens, TokenSigner, VerificationKey
 from sinkfence_postgres import PostgresSink
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +31,7 @@ RUN_HERE = {
     "docs/explanation/the-rule.md",
     "docs/how-to/guard-your-transactions.md",
     "docs/how-to/hold-a-lease.md",
+    "docs/how-to/mount-the-door.md",
     "docs/how-to/name-jobs-and-steps.md",
     "docs/how-to/recover-a-store.md",
     "docs/how-to/rotate-keys.md",
@@ -78,7 +80,7 @@ def test_readme(
             "README.md",
             replace={'"reports"': repr(bucket_name), '"daily/"': repr(prefix)},
             engine=engine,
-            async_engine=create_async_engine(engine.url),
+            async_engine=create_async_engine(engine.url, poolclass=NullPool),
             Session=Session,
             AsyncSession=AsyncSession,
             Request=Request,
@@ -109,6 +111,30 @@ def test_hold_a_lease(run_page: RunPage, engine: Engine, capsys: pytest.CaptureF
 def test_name_jobs_and_steps(run_page: RunPage) -> None:
     """Two owners derive one key for one step, and another for the next occasion."""
     run_page("docs/how-to/name-jobs-and-steps.md")
+
+
+def test_mount_the_door(run_page: RunPage, engine: Engine) -> None:
+    """The Flask service pays for the newest owner, refuses an older one, and a call without a token."""
+    key = Ed25519PrivateKey.generate()
+    keys = {"1": VerificationKey(key=key.public_key(), alg="EdDSA", issuer="workers")}
+    sign = TokenSigner(key, kid="1", alg="EdDSA", issuer="workers", audience="orders")
+    names = run_page(
+        "docs/how-to/mount-the-door.md",
+        engine=engine,
+        verifier=SignedTokens(keys, audience="orders"),
+        Session=Session,
+    )
+    client = names["app"].test_client()
+
+    def pay(token: Token | None) -> tuple[int, str]:
+        headers = {} if token is None else {"Fencing-Token": sign(token)}
+        answer = client.post("/accounts/17", headers=headers)
+        return answer.status_code, answer.headers["Fencing-Status"].partition(";")[0]
+
+    assert pay(Token("account-17", 8, "worker-b:99ab")) == (200, "accepted")
+    assert pay(Token("account-17", 7, "worker-a:1f0c")) == (412, "stale-token")
+    assert pay(None) == (428, "token-required")
+    assert entries(engine, "payment", "account") == [17]
 
 
 def test_recover_a_store(run_page: RunPage, engine: Engine, leases: Leases) -> None:
@@ -144,7 +170,7 @@ def test_guard_your_transactions(run_page: RunPage, engine: Engine, dsn: str) ->
     ours = Token("reports/latest", 7, "worker-a:1f0c")
     other = Token("reports/index", 3, "worker-a:77de")
     PostgresSink(engine).arm(other)
-    async_engine = create_async_engine(engine.url)
+    async_engine = create_async_engine(engine.url, poolclass=NullPool)
     run_page(
         "docs/how-to/guard-your-transactions.md",
         engine=engine,
