@@ -10,7 +10,6 @@ nitpicky = True
 
 # Headings are link targets (`errors.md#sqlstates`), down to the third level.
 myst_heading_anchors = 3
-myst_enable_extensions = ["deflist"]
 
 html_theme = "furo"
 html_title = "sinkfence"

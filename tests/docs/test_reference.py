@@ -15,7 +15,7 @@ from sinkfence.errors import SinkfenceError
 
 DOCS = Path(__file__).parents[2] / "docs"
 SECTION = re.compile(r"^## (\S+)$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-SIGNATURE = re.compile(r"^`(?:await )?([A-Za-z_.]+)\((.*)\)`$", re.MULTILINE)
+SIGNATURE = re.compile(r"^- `(?:await )?([A-Za-z_.]+)\((.*)\)`:$", re.MULTILINE)
 
 
 def entries() -> list[tuple[str, str, str]]:
