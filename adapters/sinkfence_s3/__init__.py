@@ -1,0 +1,12 @@
+"""Objects in S3 that only the newest owner of their job can write."""
+
+try:
+    import botocore as _botocore
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError("sinkfence_s3 needs boto3: pip install 'sinkfence[s3]'") from missing
+
+from sinkfence_s3.buckets import FencedBucket
+from sinkfence_s3.objects import FencedObject, Reader, Stat, Written
+
+__all__ = ["FencedBucket", "FencedObject", "Reader", "Stat", "Written"]
+del _botocore

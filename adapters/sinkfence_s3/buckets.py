@@ -1,0 +1,123 @@
+"""A bucket whose store has shown that it enforces conditions: where fenced objects live."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final, Literal, NoReturn
+
+from sinkfence.errors import NotEnforced
+from sinkfence.tokens import Bearer
+from sinkfence_s3.bodies import BodyLike, read_body
+from sinkfence_s3.objects import FencedObject, Written
+from sinkfence_s3.once import MAX_ONCE, put_once
+from sinkfence_s3.probe import FOLDER, probe
+from sinkfence_s3.store import Exchange, S3Client, Store
+
+MAX_KEY: Final = 1024
+"""Bytes of UTF-8 (Amazon S3 user guide, "Naming Amazon S3 objects")."""
+
+# Which buckets have passed, per endpoint, bucket and prefix: a fact about the world, not about an instance.
+# A verdict against a bucket isn't kept: once it is mended, the next write goes through.
+_passed: set[tuple[str, str, str]] = set()
+
+
+class FencedBucket:
+    """Where fenced objects are made; opens nothing until the first read or write.
+
+    Args:
+        client: of boto3 (`boto3.client("s3")`), with whatever retries and timeouts it has.
+        bucket: its name.
+        prefix: stands before every name.
+        probe: "once" tries out before the first write of this process whether the store enforces
+            conditions; "never" trusts it unseen.
+    """
+
+    def __init__(
+        self, client: S3Client, bucket: str, *, prefix: str = "", probe: Literal["once", "never"] = "once"
+    ) -> None:
+        if not callable(getattr(client, "put_object", None)):
+            raise TypeError(
+                f"client must be a boto3 S3 client, boto3.client('s3'), not {type(client).__name__}"
+            )
+        if probe not in ("once", "never"):
+            raise ValueError(f"probe is 'once' or 'never', not {probe!r}")
+        _check_key(prefix + "name")
+        self._store = Store(client, bucket)
+        self._prefix = prefix
+        self._probe = probe
+        self._lock = threading.Lock()
+
+    def object(self, name: str) -> FencedObject:
+        """Return the fenced object of this name: a sink to arm, put to and get from. No request is made.
+
+        Raises:
+            TypeError, ValueError: no name for an object. `NAME.d/...` belongs to the object NAME.
+        """
+        return FencedObject(self._store, self._key(name), self._ready)
+
+    def put_once(self, name: str, body: BodyLike, *, step: str) -> Written:
+        """Create an immutable object of raw bytes, readable by anybody, up to 64 MiB.
+
+        **De-duplication and no fence**: the first creator wins, whatever its generation. So it takes no
+        bearer, and `Written.generation` is None. A repetition of the step with the same content is
+        recognised, for ever.
+
+        Raises:
+            IdempotencyMismatch: something else is at this key, a fenced object too; it stays as it is.
+            OutcomeUnknown: sent, and its fate cannot be read: repeat it under the same step.
+            NotEnforced: the store ignores conditions.
+            TypeError, ValueError: a malformed name, body or step.
+        """
+        key = self._key(name)
+        data = read_body(body, MAX_ONCE)
+        self._ready()
+        return put_once(Exchange(self._store, key), data, step)
+
+    def arm(self, bearer: Bearer) -> NoReturn:
+        """Refuse: each object has its own mark, a bucket has none.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError("a bucket is no sink: arm its objects, arm=[bucket.object(name)]")
+
+    def _key(self, name: str) -> str:
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"a name must be a str, not {type(name).__name__}")
+        if not name:
+            raise ValueError("a name must not be empty")
+        return _check_key(self._prefix + name)
+
+    def _ready(self) -> None:
+        client = self._store.client
+        which = (str(client.meta.endpoint_url), self._store.bucket, self._prefix)
+        if self._probe == "never" or which in _passed:
+            return
+        with self._lock:  # threads that write first at once: one probes, the others wait for its verdict
+            if which in _passed:
+                return
+            verdict = probe(client, self._store.bucket, self._prefix)
+            if verdict.problem is not None:
+                raise NotEnforced(
+                    f"bucket {self._store.bucket!r} at {which[0]} does not enforce conditional writes "
+                    f"({verdict.problem}): nothing here would stop a stale owner. Use a store that honours "
+                    "If-None-Match and If-Match on PutObject"
+                )
+            self._store.bare = verdict.bare_etags
+            _passed.add(which)
+
+
+def _check_key(key: str) -> str:
+    if len(key.encode()) > MAX_KEY:
+        raise ValueError(f"a key has at most {MAX_KEY} UTF-8 bytes, prefix included")
+    if not key.isprintable():
+        raise ValueError("a key must not hold control characters")
+    *folders, last = key.split("/")
+    if any(folder.endswith(".d") for folder in folders):
+        raise ValueError("a folder that ends in '.d' is reserved for the data of the object before it")
+    if FOLDER in (*folders, last):
+        raise ValueError(f"{FOLDER!r} is reserved for probes")
+    # Some stores resolve these as a file system would: two names for one object, or none.
+    if any(folder in (".", "..") for folder in (*folders, last)):
+        raise ValueError("a key must not hold '.' or '..' as a folder")
+    return key

@@ -1,0 +1,182 @@
+"""What to do next to a fenced object, decided from the state that was read: pure, without I/O.
+
+S3 compares no generations; it can only test that the state is still the one that was read (`If-Match`, or
+`If-None-Match: *` where nothing was there). So the rule is applied here, to that state, and S3 applies the
+write to that very state or not at all. Together they are one atomic step, because no state comes twice:
+each register's bytes, and with them its ETag, are unique.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from sinkfence.errors import Conflict, IdempotencyMismatch, JobMismatch
+from sinkfence.marks import Mark, admit
+from sinkfence.tokens import Token
+from sinkfence_s3.register import MAX_SEQ, RING, Content, Entry, Register
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A register as it was read, and the ETag under which it stood."""
+
+    register: Register
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The content that a call wants to put."""
+
+    data: bytes
+    sha256: str
+    content_type: str | None
+    tag: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Write this register, if the key still holds `base` (or nothing, where base is None)."""
+
+    register: Register
+    base: Seen | None
+    repeats: Entry | None = None
+    """The write that the call repeats, where all that is left to do is to raise the mark."""
+
+    @property
+    def base_seq(self) -> int:
+        """The number of the write that this one builds on; 0 where there was none."""
+        return 0 if self.base is None else self.base.register.last.seq
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Nothing to send: it has been done, by this entry."""
+
+    entry: Entry
+
+
+def arm(token: Token, seen: Seen | None, write_id: str) -> Send | Done:
+    """Raise the mark and leave the content as it is; on an absent key, make a register without content.
+
+    That empty register is what a delayed create of an older owner then finds in its way.
+
+    Raises:
+        StaleToken, GenerationConflict, JobMismatch: as `check`.
+    """
+    mark = check(token, seen)
+    if seen is not None and mark == Mark(seen.register.generation, seen.register.owner):
+        return Done(seen.register.last)
+    return _send(token, seen, write_id, None)
+
+
+def put(token: Token, seen: Seen | None, body: Body, expect: int | None, write_id: str) -> Send | Done:
+    """Replace the content: fence first, then the idempotency key, then what the caller expects to replace.
+
+    In this order, because a stale owner must not be told "repeated", and because the repetition of a put
+    that was applied finds its own content instead of what it expected.
+
+    Raises:
+        StaleToken, GenerationConflict, JobMismatch: as `check`.
+        IdempotencyMismatch: this step put other content.
+        Conflict: the content isn't that of write `expect`.
+    """
+    mark = check(token, seen)
+    if seen is not None and body.tag is not None:
+        for entry in seen.register.ring:
+            if entry.tag != body.tag:
+                continue
+            if entry.digest != body.sha256:
+                raise IdempotencyMismatch(
+                    f"this step of job {token.job_id!r} put other content before (write {entry.seq}): "
+                    "name the occasion in the step, or repeat it with the same content"
+                )
+            if mark == Mark(seen.register.generation, seen.register.owner):
+                return Done(entry)
+            # A repetition by a new owner still raises the mark: otherwise what the old owner has under
+            # way would be accepted after the new one was told "done".
+            return replace(_send(token, seen, write_id, None), repeats=entry)
+    content = None if seen is None else seen.register.content
+    if expect is not None and expect != (0 if content is None else content.seq):
+        raise Conflict(
+            f"the content was expected to be that of write {expect}, and is that of write "
+            f"{0 if content is None else content.seq}: read again, then decide"
+        )
+    return _send(token, seen, write_id, body)
+
+
+def check(token: Token, seen: Seen | None) -> Mark:
+    """Apply the rule to the state that was read.
+
+    Raises:
+        JobMismatch: the register belongs to another job.
+        StaleToken, GenerationConflict: as `sinkfence.marks.admit`.
+    """
+    if seen is None:
+        return admit(token, None)
+    register = seen.register
+    if register.job_id != token.job_id:
+        raise JobMismatch(token, register.job_id)
+    return admit(token, Mark(register.generation, register.owner))
+
+
+def _send(token: Token, seen: Seen | None, write_id: str, body: Body | None) -> Send:
+    old = None if seen is None else seen.register
+    seq = 1 if old is None else old.last.seq + 1
+    if seq > MAX_SEQ:
+        raise Conflict(f"the register has taken {MAX_SEQ} writes and takes no more")
+    if body is None:
+        content = None if old is None else old.content
+        entry = Entry(seq, write_id, None, token.generation, None)
+    else:
+        content = Content(body.data, body.content_type, body.sha256, seq)
+        entry = Entry(seq, write_id, body.tag, token.generation, body.sha256)
+    register = Register(
+        job_id=token.job_id,
+        generation=token.generation,
+        owner=token.owner,
+        content=content,
+        previous_etag=None if seen is None else seen.etag,
+        ring=(*(() if old is None else old.ring), entry)[-RING:],
+    )
+    return Send(register, seen)
+
+
+class Fate(Enum):
+    """What became of a request, as the state read after it shows."""
+
+    APPLIED = auto()
+    NOT_YET = auto()
+    """The state is still the one it was based on: it may be under way, and may be sent again."""
+    OVERTAKEN = auto()
+    """Another write took its place; it was not applied, and S3 will never apply it."""
+    UNKNOWN = auto()
+    """So many writes have followed that the register no longer remembers."""
+    UPROOTED = auto()
+    """The register it was based on is gone or went back: somebody removed or restored it by other means."""
+
+
+def fate(send: Send, seen: Seen | None) -> Fate:
+    """Return what became of a request that was sent, by the entry after the one it was based on.
+
+    Only the write id says whose that entry is. The tag doesn't: a stale owner and its successor derive
+    the same tag for the same step.
+    """
+    ring = () if seen is None else seen.register.ring
+    seq = 0 if seen is None else seen.register.last.seq
+    if seq < send.base_seq:
+        return Fate.UPROOTED
+    if seq == send.base_seq:
+        same = seen is None or (send.base is not None and seen.register.last == send.base.register.last)
+        return Fate.NOT_YET if same else Fate.UPROOTED
+    for entry in ring:
+        if entry.seq == send.base_seq + 1:
+            return Fate.APPLIED if entry.write_id == send.register.last.write_id else Fate.OVERTAKEN
+    return Fate.UNKNOWN
+
+
+def superseded(send: Send, seen: Seen) -> bool:
+    """Whether a newer owner has written or armed since: the writer has lost its lease."""
+    now, then = seen.register, send.register
+    return (now.generation, now.owner) != (then.generation, then.owner)

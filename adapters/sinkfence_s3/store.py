@@ -1,0 +1,202 @@
+"""The requests that fenced objects are made of: read, and write under a condition.
+
+`PutObject` with `If-None-Match: *` or `If-Match` is all that is relied on: the one conditional operation
+that proved atomic on every store that honours conditions at all. Deletes, copies and multipart completions
+under conditions did not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from botocore.exceptions import ClientError, ConnectionError, HTTPClientError, IncompleteReadError
+from botocore.parsers import ResponseParserError
+
+from sinkfence.errors import NotEnforced
+
+_NOT_HEARD: Final = frozenset({"RequestTimeout", "RequestTimeTooSkewed"})
+"""Refusals of a request that came too slowly or was signed too long ago: signed anew it may pass."""
+
+
+class S3Client(Protocol):
+    """What is used of the user's boto3 client, whose retries and timeouts are the user's too."""
+
+    @property
+    def meta(self) -> Any:
+        """Tells the endpoint."""
+        ...
+
+    @property
+    def put_object(self) -> Callable[..., Any]:
+        """PutObject (S3 API reference)."""
+        ...
+
+    @property
+    def get_object(self) -> Callable[..., Any]:
+        """GetObject (S3 API reference)."""
+        ...
+
+    @property
+    def head_object(self) -> Callable[..., Any]:
+        """HeadObject (S3 API reference)."""
+        ...
+
+    @property
+    def delete_object(self) -> Callable[..., Any]:
+        """DeleteObject (S3 API reference): the probe cleans up after itself, nothing else is deleted."""
+        ...
+
+    @property
+    def get_bucket_versioning(self) -> Callable[..., Any]:
+        """GetBucketVersioning (S3 API reference)."""
+        ...
+
+
+class Store:
+    """One bucket, as one client reaches it."""
+
+    def __init__(self, client: S3Client, bucket: str) -> None:
+        self.client = client
+        self.bucket = bucket
+        self.bare = False
+        """Whether this store wants ETags without their quotes in conditions (Ceph 18 does)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An object as it was read."""
+
+    data: bytes
+    etag: str
+    size: int
+    """In bytes; larger than `data` where it was longer than the reader wanted."""
+    metadata: Mapping[str, str]
+
+
+class Exchange:
+    """The requests of one call for one key, counted."""
+
+    def __init__(self, store: Store, key: str) -> None:
+        self.store = store
+        self.key = key
+        self.requests = 0
+        self.version: str | None = None
+        """The version that the last write made, in a bucket that keeps versions."""
+
+    def read(self, limit: int) -> Stored | None:
+        """Return the object, or None if there is none; longer than `limit` bytes isn't read at all."""
+        response = self._absent_or(self.store.client.get_object)
+        if response is None:
+            return None
+        with closing(response["Body"]) as body:
+            size: int = response.get("ContentLength", 0)
+            # Bounded even if the length is missing or a lie: whatever stands there is untrusted.
+            data: bytes = b"" if size > limit else body.read(limit + 1)
+        return Stored(data, response.get("ETag", ""), max(size, len(data)), response.get("Metadata", {}))
+
+    def head(self) -> Stored | None:
+        """Return the object's metadata, or None if there is none."""
+        response = self._absent_or(self.store.client.head_object)
+        if response is None:
+            return None
+        return Stored(b"", response.get("ETag", ""), response["ContentLength"], response.get("Metadata", {}))
+
+    def write(self, body: bytes, etag: str | None, **extra: Any) -> str | None:
+        """Write the object if it is still the one with this ETag, or, for None, if there is none.
+
+        Returns:
+            Its new ETag, or None where the answer had none: no S3 answers so, it is as good as no answer.
+
+        Raises:
+            NotEnforced: a weak ETag, which different contents may share (RFC 9110, section 8.8.1).
+        """
+        if etag is None:
+            condition = {"IfNoneMatch": "*"}
+        else:
+            condition = {"IfMatch": strong(etag).strip('"') if self.store.bare else strong(etag)}
+        response = self._send(self.store.client.put_object, Body=body, **condition, **extra)
+        self.version = response.get("VersionId")
+        return response.get("ETag") or None
+
+    def _send(self, call: Callable[..., Any], **parameters: Any) -> dict[str, Any]:
+        self.requests += 1
+        try:
+            response: dict[str, Any] = call(Bucket=self.store.bucket, Key=self.key, **parameters)
+        except ClientError as error:
+            self.requests += retries(error.response)
+            raise
+        self.requests += retries(response)
+        return response
+
+    def _absent_or(self, call: Callable[..., Any]) -> dict[str, Any] | None:
+        try:
+            return self._send(call)
+        except ClientError as error:
+            # HEAD has no body to tell a missing key from a missing bucket: a PUT will.
+            if code(error) in ("NoSuchKey", "404"):
+                return None
+            if status(error) == 403:
+                error.add_note(
+                    f"reading {self.key!r} is forbidden, or it is missing and the credentials lack "
+                    "s3:ListBucket (S3 then answers 403 instead of 404), so it is not taken as absent: "
+                    "allow s3:GetObject, s3:PutObject and s3:ListBucket"
+                )
+            raise
+
+
+def strong(etag: str) -> str:
+    """Return an ETag that can stand in a condition, exactly as the store sent it.
+
+    Raises:
+        NotEnforced: it is weak, missing, or no ETag.
+    """
+    if not 1 <= len(etag) <= 200 or not etag.isascii() or not etag.isprintable() or etag.startswith("W/"):
+        raise NotEnforced(
+            f"this store gives the ETag {etag[:80]!r}: it names no exact version, nothing can be swapped"
+        )
+    return etag
+
+
+def code(error: ClientError) -> str:
+    """Return the error code of S3, which stands in the body even where the status is 200."""
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def status(error: ClientError) -> int:
+    """Return the HTTP status; 0 where there was none."""
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def retries(response: Mapping[str, Any]) -> int:
+    """Return how often boto3 repeated the request by itself."""
+    return int(response.get("ResponseMetadata", {}).get("RetryAttempts", 0))
+
+
+def worth_repeating(error: Exception) -> bool:
+    """Whether to read back and, if the state allows it, to send the same request again.
+
+    S3 says that the condition did not hold (412; 409; 404 for If-Match on a missing key), or that it did not
+    take the request in.
+    """
+    return isinstance(error, ClientError) and (
+        status(error) in (409, 412) or code(error) == "NoSuchKey" or code(error) in _NOT_HEARD
+    )
+
+
+def settled(error: Exception) -> bool:
+    """Whether this answer says by itself that nothing was written.
+
+    Otherwise only reading back tells. A repetition by boto3 makes any answer doubtful: the first sending
+    may have been applied, and its lost success then looks like a 412, or like credentials that expired.
+    """
+    if isinstance(error, ClientError):
+        return 400 <= status(error) < 500 and retries(error.response) == 0
+    return not no_answer(error)
+
+
+def no_answer(error: Exception) -> bool:
+    """Whether the connection or the answer failed, so that the request may or may not have arrived."""
+    return isinstance(error, HTTPClientError | ConnectionError | IncompleteReadError | ResponseParserError)
