@@ -1,0 +1,151 @@
+"""What happens at the door, whatever kind of server stands before it; no I/O."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from sinkfence.errors import JobMismatch, MissingToken
+from sinkfence.tokens import Token, check_job_id
+from sinkfence_http.answers import (
+    MALFORMED,
+    NOT_GUARDED,
+    TOKEN_REQUIRED,
+    UNAVAILABLE,
+    Answer,
+    Refused,
+    refusal_of,
+)
+from sinkfence_http.verifiers import Verifier
+
+SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+"""The methods that pass (RFC 9110, section 9.2.1). One that nobody knows is fenced."""
+ARM_PATH: Final = "/.well-known/fencing-arm"
+PASSAGE: Final = "sinkfence.passage"
+"""Where a request's passage stands in an ASGI scope or a WSGI environ: no header can get there."""
+
+logger: Final = logging.getLogger("sinkfence.http")
+
+
+class Watch(Protocol):
+    """The part of a gate that tells what became of a request."""
+
+    def committed(self, token: Token) -> bool:
+        """As `sinkfence.sinks.Gate.committed`."""
+        ...
+
+
+class Doorway(Protocol):
+    """A Fence of either kind."""
+
+    @property
+    def gate(self) -> Watch: ...
+    @property
+    def strict(self) -> bool: ...
+
+
+class Passage:
+    """One request that the door has let in, from there to its answer."""
+
+    def __init__(self, token: Token, fence: Doorway) -> None:
+        self.token = token
+        self.fence = fence
+        self._admitted = False
+
+    def admit(self, job_id: str) -> Token:
+        """Note that the handler named its job, and return the token if it is for that job."""
+        if check_job_id(job_id) != self.token.job_id:
+            raise JobMismatch(self.token, job_id)
+        self._admitted = True
+        return self.token
+
+    def judge(self, status: int) -> Answer | None:
+        """Return what must be answered instead when the handler's response starts, None if it may go out.
+
+        A handler that forgot the check, or that commits after it has answered, would tell its caller of a
+        success that nothing has checked: its COMMIT may yet be refused.
+        """
+        if not (self.fence.strict and 200 <= status < 300):
+            return None
+        if not self._admitted:
+            problem = "its handler never called fence.admit"
+        elif not self.fence.gate.committed(self.token):
+            problem = "nothing guarded was committed before the response started"
+        else:
+            return None
+        logger.error("a fenced request of job %r was answered %d, but %s", self.token.job_id, status, problem)
+        return NOT_GUARDED
+
+    def refusal(self, error: Exception, *, started: bool) -> Answer | None:
+        """Return the answer that a handler's error stands for, None if it must be raised on.
+
+        An error about another token than the request's, say of a service that this one calls, is none of the
+        caller's, which would take its own lease for lost.
+        """
+        if getattr(error, "token", self.token) != self.token:
+            return None
+        answer = refusal_of(error)
+        if answer is not None and started:
+            logger.error("%s came after the response had started: its sender reads a success", answer.slug)
+            return None
+        return answer
+
+
+def present(values: Sequence[str], verifier: Verifier) -> Token:
+    """Return the token that a request presents.
+
+    Raises:
+        Refused: none, more than one, malformed, unauthentic, or expired.
+    """
+    if not values:
+        raise Refused(TOKEN_REQUIRED)
+    if len(values) > 1:
+        raise Refused(MALFORMED)
+    try:
+        return verifier.verify(values[0])
+    except ValueError:
+        raise Refused(MALFORMED) from None
+
+
+def turn_away(error: Exception) -> Answer:
+    """Return the answer to a request that doesn't get in; what is no refusal is logged, and fails closed."""
+    answer = refusal_of(error)
+    if answer is None:
+        logger.error("the fence can't be asked, and requests are refused", exc_info=error)
+        return UNAVAILABLE
+    return answer
+
+
+def passage_of(scope: Mapping[str, Any]) -> Passage:
+    """Return the passage of a request.
+
+    Raises:
+        MissingToken: it came in without one.
+    """
+    passage = scope.get(PASSAGE)
+    if not isinstance(passage, Passage):
+        raise MissingToken(
+            "this request carries no fencing token: its route is exempt, or no middleware stands before it"
+        )
+    return passage
+
+
+def check_parts(gate: object, verifier: object, replay: object, principal: object, *, aio: bool) -> None:
+    """Refuse what a Fence can't be made of, at construction."""
+    announce = getattr(gate, "announce", None)
+    if announce is None:
+        raise TypeError(f"a Fence needs a gate, such as a PostgresSink, not {type(gate).__name__}")
+    if inspect.iscoroutinefunction(announce) is not aio:
+        raise TypeError(
+            "sinkfence_http.aio.Fence needs an async gate, such as sinkfence_postgres.aio.PostgresSink"
+            if aio
+            else "sinkfence_http.Fence needs a sync gate; before an async one stands sinkfence_http.aio.Fence"
+        )
+    if not hasattr(verifier, "verify"):
+        raise TypeError("a Fence needs a verifier: SignedTokens(keys, audience), or by name TrustedNetwork()")
+    if replay is not None or principal is not None:
+        raise ValueError(
+            "replaying stored answers is not part of this version: leave replay and principal None"
+        )

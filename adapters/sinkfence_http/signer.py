@@ -1,0 +1,67 @@
+"""A worker's signature under its token: the other half of `SignedTokens`."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sinkfence.tokens import Token
+from sinkfence_http import wire
+from sinkfence_http.verifiers import TYPE, load_jwt, make_jws, prepare_key
+
+
+class TokenSigner:
+    """Signs tokens for one service: to be passed as `sign=`.
+
+    `lifetime` is in seconds. It bounds how long a leaked header can be used and when a key can be retired;
+    the fence doesn't depend on it. Needs PyJWT.
+
+    Raises:
+        ValueError: the algorithm, the key or the lifetime doesn't fit.
+    """
+
+    def __init__(
+        self,
+        key: Any,
+        *,
+        kid: str,
+        alg: str,
+        issuer: str,
+        audience: str,
+        lifetime: float = 3600,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if not (math.isfinite(lifetime) and lifetime >= 1):
+            raise ValueError("lifetime is a number of seconds, at least 1")
+        jwt = load_jwt()
+        self._jws = make_jws(jwt)
+        self._key = prepare_key(jwt, self._jws, key, alg)
+        self._alg = alg
+        self._header = {"typ": TYPE, "kid": kid}
+        self._names = {"iss": issuer, "aud": audience}
+        self._lifetime = int(lifetime)
+        self._clock = clock
+
+    def __call__(self, token: Token) -> str:
+        """Return the token as a compact JWS.
+
+        Raises:
+            ValueError: longer than a receiver takes (a long kid, issuer or audience).
+        """
+        now = int(self._clock())
+        claims = {
+            **self._names,
+            "job": token.job_id,
+            "gen": token.generation,
+            "sub": token.owner,
+            "iat": now,
+            "exp": now + self._lifetime,
+        }
+        payload = json.dumps(claims, ensure_ascii=False, separators=(",", ":")).encode()
+        signed: str = self._jws.encode(payload, self._key, self._alg, headers=self._header)
+        if len(signed) > wire.MAX_HEADER:
+            raise ValueError(f"a signed token has at most {wire.MAX_HEADER} bytes, this one {len(signed)}")
+        return signed

@@ -1,0 +1,194 @@
+"""Who may present a token: without this, any sender could lock everyone out with one huge number."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, Protocol
+
+from sinkfence.tokens import Token
+from sinkfence_http import wire
+from sinkfence_http.answers import EXPIRED, UNAUTHENTIC, Refused
+
+TYPE: Final = "fence+jwt"
+ALGORITHMS: Final = ("EdDSA", "ES256", "RS256", "PS256", "HS256")
+CLAIMS: Final = frozenset({"iss", "aud", "job", "gen", "sub", "iat", "exp"})
+_HEADER: Final = frozenset({"alg", "typ", "kid"})
+_REMEMBERED: Final = 1024
+"""How many verified headers, or jobs, one process remembers."""
+
+
+class Verifier(Protocol):
+    """Says whether a token was issued by somebody who is trusted here."""
+
+    def verify(self, value: str) -> Token:
+        """Return the token of a `Fencing-Token` value.
+
+        Raises:
+            ValueError: malformed.
+            Refused: unauthentic, or its signature has expired.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerificationKey:
+    """A key that is trusted, for one algorithm and one issuer only."""
+
+    key: Any = field(repr=False)
+    """A public key (PEM, or an object of `cryptography`); for HS256 at least 32 secret bytes."""
+    alg: str
+    """EdDSA or ES256; RS256, PS256. HS256 lets every receiver forge: inside one trust domain only."""
+    issuer: str
+
+
+class SignedTokens:
+    """Tokens signed by the workers, or by who grants their leases: a compact JWS of `typ` fence+jwt.
+
+    `keys` maps each key id to its `VerificationKey`; two of them side by side is how a key is rotated.
+    `audience` is this service's own name: a token for another service is refused. Nothing is fetched,
+    and a header that names a key, an address or an extension (jwk, jku, x5u, crit) is refused: RFC 8725,
+    sections 3.1, 3.9 and 3.11. Needs PyJWT.
+
+    Raises:
+        ValueError: no keys, an algorithm or a key that doesn't fit.
+    """
+
+    def __init__(
+        self,
+        keys: Mapping[str, VerificationKey],
+        audience: str,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._jwt = load_jwt()
+        self._jws = make_jws(self._jwt)
+        self._keys = {
+            kid: (key, prepare_key(self._jwt, self._jws, key.key, key.alg)) for kid, key in keys.items()
+        }
+        if not self._keys or not audience:
+            raise ValueError("SignedTokens needs at least one key, and the name of this service as audience")
+        self._audience = audience
+        self._clock = clock  # exp is a wall-clock time: it retires keys, and is no part of the fence
+        self._verified = lru_cache(_REMEMBERED)(self._verify)
+
+    def verify(self, value: str) -> Token:
+        """Return the token, its signature checked once and its `exp` every time."""
+        token, expires = self._verified(value)
+        if self._clock() >= expires:
+            raise Refused(EXPIRED)
+        return token
+
+    def _verify(self, value: str) -> tuple[Token, int]:
+        compact = wire.parse_signed(value)
+        header = _json_object(compact.partition(".")[0])
+        kid = header.get("kid")
+        known = self._keys.get(kid) if isinstance(kid, str) else None
+        if (
+            header.keys() != _HEADER
+            or known is None
+            or header["typ"] != TYPE
+            or header["alg"] != known[0].alg
+        ):
+            raise Refused(UNAUTHENTIC)
+        try:
+            payload = self._jws.decode(compact, known[1], algorithms=[known[0].alg])
+        except self._jwt.PyJWTError:
+            raise Refused(UNAUTHENTIC) from None
+        claims = _json(payload)
+        # A claim that we don't know might narrow what the token allows, so the set is exact.
+        if claims.keys() != CLAIMS or claims["iss"] != known[0].issuer or claims["aud"] != self._audience:
+            raise Refused(UNAUTHENTIC)
+        if type(claims["exp"]) is not int or type(claims["iat"]) is not int:
+            raise ValueError("iat and exp are whole seconds")
+        return wire.make_token(claims["job"], claims["gen"], claims["sub"]), claims["exp"]
+
+
+class TrustedNetwork:
+    """Unsigned tokens, believed as they come: whoever reaches this service can raise its marks.
+
+    `max_advance` refuses a generation further than that above the highest that this process has let through
+    for the job, so that one garbled number doesn't lock a job for ever. It is no protection against malice.
+    """
+
+    def __init__(self, *, max_advance: int | None = None) -> None:
+        if max_advance is not None and max_advance < 1:
+            raise ValueError("max_advance is at least 1")
+        self._max_advance = max_advance
+        self._highest: OrderedDict[str, int] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def verify(self, value: str) -> Token:
+        """Return the token as it was written."""
+        token = wire.parse_token(value)
+        if self._max_advance is None:
+            return token
+        with self._lock:
+            highest = self._highest.pop(token.job_id, token.generation)
+            trusted = token.generation <= highest + self._max_advance
+            self._highest[token.job_id] = max(highest, token.generation) if trusted else highest
+            if len(self._highest) > _REMEMBERED:
+                self._highest.popitem(last=False)
+        if not trusted:
+            raise Refused(UNAUTHENTIC)
+        return token
+
+
+def load_jwt() -> Any:
+    """Return PyJWT, or say how to get it."""
+    try:
+        return importlib.import_module("jwt")
+    except ImportError as error:
+        raise ImportError("signed tokens need PyJWT: pip install 'sinkfence[jwt]'") from error
+
+
+def make_jws(jwt: Any) -> Any:
+    """Return a JWS reader and writer of our algorithms alone."""
+    return jwt.PyJWS(list(ALGORITHMS), options={"enforce_minimum_key_length": True})
+
+
+def prepare_key(jwt: Any, jws: Any, key: Any, alg: str) -> Any:
+    """Return the key, parsed once, or a ValueError that says what is wrong with it."""
+    if alg not in ALGORITHMS:
+        raise ValueError(f"alg must be one of {', '.join(ALGORITHMS)}")
+    algorithm = jws.get_algorithm_by_name(alg)
+    try:
+        prepared = algorithm.prepare_key(key)
+    except (jwt.PyJWTError, TypeError, ValueError) as error:
+        raise ValueError(f"this key does not fit {alg}: {error}") from None
+    if problem := algorithm.check_key_length(prepared):
+        raise ValueError(problem)
+    return prepared
+
+
+def _json_object(segment: str) -> dict[str, Any]:
+    try:
+        text = base64.b64decode(segment + "=" * (-len(segment) % 4), altchars=b"-_", validate=True)
+    except ValueError:
+        raise Refused(UNAUTHENTIC) from None
+    return _json(text)
+
+
+def _json(text: bytes) -> dict[str, Any]:
+    # Names given twice are refused: two readers that take the first and the last would see two tokens.
+    try:
+        value: Any = json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError):
+        raise Refused(UNAUTHENTIC) from None
+    if not isinstance(value, dict):
+        raise Refused(UNAUTHENTIC)
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = dict(pairs)
+    if len(names) != len(pairs):
+        raise ValueError("a name is given twice")
+    return names
