@@ -1,0 +1,246 @@
+"""A TCP proxy that can stop the world at one message: it counts bursts, and knows nothing of what is in them.
+
+A *message* is what goes one way over a connection until the direction changes: a request or a reply, whatever
+the protocol. A `Stop` waits for the k-th one and holds it: written by its sender, not delivered. The test
+waits for `frozen`, lets others run, and releases the message, drops it or cuts the connection. Nothing here
+sleeps, so that a test which uses it is decided by the order of events alone.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Literal, Self
+
+Direction = Literal["request", "reply"]
+INTERIM = b"HTTP/1.1 100 "
+"""An interim answer is let through and not counted: without it boto3 keeps its body back."""
+
+
+class Stop:
+    """One place at which one message is held, once."""
+
+    def __init__(self, direction: Direction, message: int) -> None:
+        self.direction, self.message = direction, message
+        self.frozen = threading.Event()
+        """Set when the message has been written by its sender and is held here."""
+        self.over = threading.Event()
+        """Set when it has been decided what becomes of it."""
+        self.verdict: Literal["release", "drop", "cut"] = "release"
+
+    def release(self) -> None:
+        """Deliver the message, even if its sender has gone."""
+        self.over.set()
+
+    def drop(self) -> None:
+        """Lose the message and keep the connection: the sender waits for ever."""
+        self.verdict = "drop"
+        self.over.set()
+
+    def cut(self) -> None:
+        """Lose the message and reset the connection on both sides."""
+        self.verdict = "cut"
+        self.over.set()
+
+    def wait(self, timeout: float = 30.0) -> None:
+        """Return when the message is held; TimeoutError if it does not come."""
+        if not self.frozen.wait(timeout):
+            raise TimeoutError(f"{self.direction} {self.message} did not come")
+
+
+class FaultProxy:
+    """Forwards connections to one upstream, and counts and stops messages on the way.
+
+    Messages are counted over all connections, from 1, in each direction: with a client that does one thing
+    at a time the count is the same in every run.
+    """
+
+    def __init__(self, upstream_host: str, upstream_port: int) -> None:
+        self._upstream = (upstream_host, upstream_port)
+        self._lock = threading.Lock()
+        self._counts: dict[Direction, int] = {"request": 0, "reply": 0}
+        self._stops: list[Stop] = []
+        self._links: set[_Link] = set()
+        self._threads: list[threading.Thread] = []
+        self._delay = 0.0
+        self._closing = threading.Event()
+        self._listener: socket.socket | None = None
+        self._door: threading.Thread | None = None
+        self.address: tuple[str, int] = ("127.0.0.1", 0)
+        """Where clients connect to."""
+        self.accept()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def stop(self, direction: Direction, message: int) -> Stop:
+        """Hold the message of this number when it comes: nothing behind it on its connection overtakes it."""
+        stop = Stop(direction, message)
+        with self._lock:
+            self._stops.append(stop)
+        return stop
+
+    def count(self, direction: Direction) -> int:
+        """How many messages have begun to go this way so far."""
+        with self._lock:
+            return self._counts[direction]
+
+    def delay(self, seconds: float) -> None:
+        """Let each burst of bytes take this much longer from now on."""
+        self._delay = seconds
+
+    def refuse(self) -> None:
+        """Refuse new connections (ECONNREFUSED) until `accept`; those that have been taken stay."""
+        if self._listener is not None and self._door is not None:
+            with suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # accept() in the other thread returns
+            self._door.join()
+            self._listener.close()
+            self._listener = self._door = None
+
+    def accept(self) -> None:
+        """Take new connections, at the same address as before."""
+        if self._listener is None:
+            self._listener = socket.create_server(self.address)
+            self.address = self._listener.getsockname()
+            self._door = self._start(self._listen, self._listener)
+
+    def cut(self) -> None:
+        """Reset all open connections, on both sides."""
+        with self._lock:
+            links = list(self._links)
+        for link in links:
+            link.reset()
+
+    def close(self) -> None:
+        """End it all: what is held is lost, and no thread is left."""
+        self._closing.set()
+        self.refuse()
+        with self._lock:
+            stops, threads = list(self._stops), list(self._threads)
+        for stop in stops:
+            if not stop.over.is_set():
+                stop.cut()
+        self.cut()
+        for thread in threads:
+            thread.join(10)
+
+    # What the threads do
+
+    def _start(self, work: Callable[..., None], *args: object) -> threading.Thread:
+        thread = threading.Thread(target=work, args=args, name="fault proxy", daemon=True)
+        thread.start()
+        return thread
+
+    def _listen(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return  # closed by refuse()
+            try:
+                server = socket.create_connection(self._upstream, timeout=10)
+            except OSError:
+                _reset(client)
+                continue
+            server.settimeout(None)
+            for end in (client, server):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link = _Link(client, server)
+            with self._lock:
+                self._links.add(link)
+                self._threads = [thread for thread in self._threads if thread.is_alive()]
+                self._threads += (
+                    self._start(self._carry, link, client, server, "request"),
+                    self._start(self._carry, link, server, client, "reply"),
+                )
+
+    def _carry(self, link: _Link, source: socket.socket, target: socket.socket, direction: Direction) -> None:
+        with suppress(OSError):  # one side has gone: the other is told below
+            while data := source.recv(65536):
+                if direction == "reply" and data.startswith(INTERIM):
+                    interim, end, data = data.partition(b"\r\n\r\n")
+                    target.sendall(interim + end)
+                    if not data:
+                        continue
+                verdict = self._pass(link, direction)
+                if verdict == "cut":
+                    link.reset()
+                elif verdict == "release":
+                    target.sendall(data)
+        self._finish(link, target)
+
+    def _pass(self, link: _Link, direction: Direction) -> str:
+        """Count, and wait where there is a stop; return what is to become of these bytes."""
+        with self._lock:
+            stop = None
+            if link.direction != direction:  # a new message begins
+                link.direction, link.lost = direction, False
+                self._counts[direction] += 1
+                here = (direction, self._counts[direction])
+                stop = next((stop for stop in self._stops if (stop.direction, stop.message) == here), None)
+        if self._delay:
+            self._closing.wait(self._delay)
+        if stop is not None:
+            stop.frozen.set()
+            stop.over.wait()
+            link.lost = stop.verdict == "drop"
+            return stop.verdict
+        return "drop" if link.lost else "release"
+
+    def _finish(self, link: _Link, target: socket.socket) -> None:
+        """Pass the end of one direction on; the link is gone when both have ended."""
+        if not link.cut:  # else a FIN could overtake the RST, and the cut look like a clean end
+            with suppress(OSError):
+                target.shutdown(socket.SHUT_WR)
+        with self._lock:
+            link.ended += 1
+            over = link.ended == 2
+        if over:
+            link.close()
+            with self._lock:
+                self._links.discard(link)
+
+
+class _Link:
+    """One connection: a client's end, and the upstream's."""
+
+    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self.client, self.server = client, server
+        self.direction: Direction | None = None
+        self.lost = False
+        """The message that is under way was dropped: so is what still comes of it."""
+        self.ended = 0
+        self.cut = False
+
+    def reset(self) -> None:
+        """Send RST both ways."""
+        self.cut = True
+        _reset(self.client)
+        _reset(self.server)
+
+    def close(self) -> None:
+        """Close both ends."""
+        self.client.close()
+        self.server.close()
+
+
+def _reset(end: socket.socket) -> None:
+    """Close with RST instead of FIN: SO_LINGER of 0 s (socket(7)).
+
+    Another thread may sit in recv() on this socket, and then close() alone sends nothing, since the kernel
+    keeps the socket until that call returns: SHUT_RD makes it return.
+    """
+    with suppress(OSError):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        end.shutdown(socket.SHUT_RD)
+    end.close()
