@@ -2,8 +2,8 @@
 """What a developer runs, on a machine that has Python and a package registry: `python3 run.py test`.
 
 It makes `.venv` beside itself, installs there what the verb needs whenever pyproject.toml has changed, and
-runs the verb. It uses the standard library alone, and a syntax that old Pythons can read: they are to say that
-they are too old.
+runs the verb. It uses the standard library alone, and a syntax that old Pythons can read: they are to say
+that they are too old.
 """
 
 import hashlib
@@ -188,7 +188,7 @@ def install(extra):
     pip = subprocess.Popen(
         pip_command() + ["-e", ".[%s]" % extra],
         cwd=ROOT,
-        env=dict(clean_environment(), PIP_USER="0", PYTHONUNBUFFERED="1"),
+        env=dict(clean_environment(), PIP_USER="0", PIP_PROGRESS_BAR="off", PYTHONUNBUFFERED="1"),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         errors="replace",
