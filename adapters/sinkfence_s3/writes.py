@@ -104,7 +104,7 @@ def _settle(exchange: Exchange, bearer: Bearer, send: Send) -> Outcome | _Overta
     """
     frame = encode(send.register)
     base = None if send.base is None else send.base.etag
-    entry, repeats = send.register.last, send.repeats
+    own, done = send.register.last, send.repeats or send.register.last
     in_doubt = False
     error: Exception | None = None
     for turn in range(SENDINGS):
@@ -112,26 +112,27 @@ def _settle(exchange: Exchange, bearer: Bearer, send: Send) -> Outcome | _Overta
         try:
             etag = exchange.write(frame, base, ContentType=CONTENT_TYPE)
             if etag is not None:
-                return Outcome(repeats or entry, etag, repeats is not None, Seen(send.register, etag), False)
+                seen = Seen(send.register, etag)
+                return Outcome(done, _etag(done, seen), done is not own, seen, False)
             in_doubt = True
         except Exception as failure:
             if settled(failure) and not worth_repeating(failure) and not in_doubt:
                 raise
             error = failure
             in_doubt = in_doubt or not settled(failure)
-        seen = read_back(partial(look, exchange), exchange.key, in_doubt)
-        match fate(send, seen):
+        there = read_back(partial(look, exchange), exchange.key, in_doubt)
+        match fate(send, there):
             case Fate.APPLIED:
-                assert seen is not None
-                own = _etag(entry, seen)
-                return Outcome(repeats or entry, own, repeats is not None, seen, superseded(send, seen))
+                assert there is not None
+                late = superseded(send, there)
+                return Outcome(done, _etag(done, there), done is not own, there, late)
             case Fate.OVERTAKEN:
-                return _Overtaken(seen)
+                return _Overtaken(there)
             case Fate.UNKNOWN | Fate.UPROOTED as lost:
                 # Every sending was answered, and each with a refusal: nothing of it can have been applied.
                 if not in_doubt:
-                    return _Overtaken(seen)
-                _give_up(bearer, token, seen, lost, exchange.key)
+                    return _Overtaken(there)
+                _give_up(bearer, token, there, lost, exchange.key)
             case Fate.NOT_YET:
                 # Refused although the state is the one it asks for: some stores compare the ETag without
                 # its quotes. Both forms name the same version, so trying the other one is harmless.
