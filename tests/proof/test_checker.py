@@ -1,0 +1,186 @@
+"""The checker finds in a history what was planted in it, by its name and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import checker
+import pytest
+from history import Event, History, read
+
+TTL = 10.0
+
+
+class Script:
+    """A history made by hand: each line comes one second after the one before."""
+
+    def __init__(self):
+        self.events, self.t = [], 0.0
+
+    def __call__(self, p, f, type, generation=None, key=None, *, job="j", **value):
+        self.t += 1
+        self.events.append(Event(self.t, p, f, type, job, generation, key, value))
+        return self
+
+    def acquire(self, p, generation, now, ttl=TTL, owner=None):
+        owner = owner or f"{p}:{generation}"
+        self(p, "acquire", "invoke", owner=owner)
+        return self(p, "acquire", "ok", generation, owner=owner, now=now, until=now + ttl, ttl=TTL)
+
+    def renew(self, p, generation, now, **value):
+        self(p, "renew", "invoke", generation, owner=f"{p}:{generation}")
+        return self(
+            p,
+            "renew",
+            "ok",
+            generation,
+            owner=f"{p}:{generation}",
+            now=now,
+            until=now + TTL,
+            ttl=TTL,
+            **value,
+        )
+
+    def complete(self, p, generation, now):
+        return self(p, "complete", "ok", generation, owner=f"{p}:{generation}", now=now)
+
+    def arm(self, p, generation):
+        return self(p, "arm", "ok", generation, owner=f"{p}:{generation}")
+
+    def write(self, p, generation, id, type="ok", key=None, **value):
+        self(p, "write", "invoke", generation, key, owner=f"{p}:{generation}", id=id, **value)
+        return self(p, "write", type, generation, key, owner=f"{p}:{generation}", id=id)
+
+    def effect(self, p, generation, id, key=None, **value):
+        return self("observer", "effect", "ok", generation, key, owner=f"{p}:{generation}", id=id, **value)
+
+    def mark(self, generation):
+        return self("observer", "mark", "ok", generation)
+
+    def failover(self):
+        return self("store", "failover", "invoke", job="")("store", "failover", "ok", job="")
+
+
+def two_owners():
+    """A is late and B takes over: everything is asked for, refused, repeated and answered as it should be."""
+    s = Script()
+    s.acquire("A", 1, now=0).renew("A", 1, now=5).arm("A", 1).mark(1)
+    s.write("A", 1, "a1", key="pay", base=None).effect("A", 1, "a1", key="pay", base=None)
+    s.write("A", 1, "a2", "info", key="mail")
+    s.acquire("B", 2, now=15).arm("B", 2).mark(2)
+    s.write("A", 1, "a3", "fail", key="mail")
+    s.write("B", 2, "b1", key="pay", base="a1")  # done by A: nothing is done again
+    s.write("B", 2, "b2", key="mail", base="a1").effect("B", 2, "b2", key="mail", base="a1").mark(2)
+    return s.complete("B", 2, now=20).complete("B", 2, now=21)
+
+
+def names(script):
+    return [violation.invariant for violation in checker.check(script.events)]
+
+
+def test_a_good_history_has_no_violations():
+    """Late owners that are refused, repetitions and unknown outcomes are no violations."""
+    assert names(two_owners()) == []
+
+
+def test_a_released_job_may_be_acquired_before_its_lease_ends():
+    """A release ends the lease by the store's clock."""
+    s = Script().acquire("A", 1, now=0)
+    s("A", "release", "ok", 1, owner="A:1", now=3)
+    assert names(s.acquire("B", 2, now=4)) == []
+
+
+def test_an_answer_from_the_time_of_a_failover_accuses_nobody():
+    """What was asked before a failover and answered after it may be of either store."""
+    s = Script()
+    s("A", "acquire", "invoke", owner="A:2").failover()
+    s("A", "acquire", "ok", 2, owner="A:2", now=0, until=TTL, ttl=TTL)
+    assert names(s.acquire("B", 1, now=1)) == []
+
+
+PLANTED = {
+    "S1": lambda: Script().acquire("A", 2, now=0).acquire("B", 1, now=11),
+    "S2": lambda: Script().acquire("A", 1, now=0).acquire("B", 2, now=9),
+    "S3": lambda: Script().acquire("A", 1, now=0, ttl=70),
+    "S4": lambda: Script().acquire("A", 1, now=0).acquire("B", 2, now=11).renew("A", 1, now=12),
+    "S5": lambda: Script().acquire("A", 1, now=0).acquire("B", 1, now=11),
+    "S6": lambda: Script().acquire("A", 1, now=0).acquire("B", 2, now=11).complete("A", 1, now=12),
+    "S7": lambda: Script().acquire("A", 2, now=0).failover().acquire("B", 1, now=1),
+    "D1": lambda: Script().acquire("A", 1, now=0).acquire("B", 2, now=11)
+    .write("B", 2, "b1").effect("B", 2, "b1").write("A", 1, "a1", "info").effect("A", 1, "a1"),
+    "D2": lambda: Script().write("A", 3, "x").effect("A", 3, "x"),
+    "D3": lambda: two_owners().write("B", 2, "b3", base="a1").effect("B", 2, "b3", base="a1"),
+    "D4": lambda: two_owners().write("B", 2, "b3", key="pay").effect("B", 2, "b3", key="pay"),
+    "D5": lambda: two_owners().write("B", 2, "b3", key="other"),
+    "D6": lambda: two_owners().write("B", 2, "b3", "fail", key="other").effect("B", 2, "b3", key="other"),
+    "D7": lambda: two_owners().effect("B", 2, "b3"),
+    "D8": lambda: two_owners().mark(1),
+    "D9": lambda: Script().acquire("A", 1, now=0).acquire("B", 2, now=11).arm("B", 2)
+    .write("A", 1, "a1", "info").effect("A", 1, "a1"),
+}  # fmt: skip
+PLANTED_TWICE = {
+    "S4": [
+        lambda: Script().acquire("A", 1, now=0).renew("A", 1, now=5, asked=7),
+        lambda: (
+            Script().acquire("A", 1, now=0)("A", "release", "ok", 1, owner="A:1", now=3).renew("A", 1, now=4)
+        ),
+    ],
+    "S3": [
+        lambda: Script().acquire("A", 1, now=0)("A", "renew", "ok", 1, owner="A:1", now=1, until=30, ttl=TTL)
+    ],
+    "D4": [lambda: two_owners().write("B", 2, "b3", "info").effect("B", 2, "b3").effect("B", 2, "b3")],
+    "D5": [lambda: Script().write("A", 1, "a1")],
+    "D6": [
+        lambda: two_owners().write("B", 2, "b3", "fail")(
+            "observer", "trace", "ok", id="b3", where="a multipart upload"
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_trips_its_invariant_and_no_other(name):
+    """Each invariant has a history that breaks it alone."""
+    assert names(PLANTED[name]()) == [name]
+
+
+@pytest.mark.parametrize(
+    ("name", "plant"), [(name, plant) for name, plants in PLANTED_TWICE.items() for plant in plants]
+)
+def test_the_other_ways_to_break_one(name, plant):
+    """An invariant with more than one half is watched in each of them."""
+    assert names(plant()) == [name]
+
+
+def test_every_invariant_has_a_planted_fault():
+    """S1 to S7 and D1 to D9: none is watched without proof that it is."""
+    assert set(PLANTED) == {f"S{n}" for n in range(1, 8)} | {f"D{n}" for n in range(1, 10)}
+
+
+def test_jobs_do_not_accuse_each_other():
+    """Generations order the owners of one job, never those of different jobs."""
+    s = two_owners()
+    s("C", "acquire", "ok", 1, job="other", owner="C:1", now=30, until=40, ttl=TTL)
+    s("C", "write", "invoke", 1, "pay", job="other", owner="C:1", id="c1")
+    assert names(s("observer", "effect", "ok", 1, "pay", job="other", owner="C:1", id="c1")) == []
+
+
+def test_processes_write_files_that_are_checked_offline(tmp_path):
+    """Two processes' files are read as one history; the program exits with 1 when something is broken."""
+    with History(tmp_path / "a.jsonl", "A") as a, History(tmp_path / "b.jsonl", "B") as b:
+        a.add("acquire", "ok", "j", 1, owner="A:1", now=0.0, until=TTL, ttl=TTL)
+        b.add("acquire", "ok", "j", 2, owner="B:2", now=1.0, until=TTL + 1, ttl=TTL)
+        a.add("write", "invoke", "j", 1, "pay", owner="A:1", id="a1")
+    paths = sorted(tmp_path.iterdir())
+    assert [(event.p, event.f) for event in read(paths)] == [
+        ("A", "acquire"),
+        ("B", "acquire"),
+        ("A", "write"),
+    ]
+    program = [sys.executable, str(Path(checker.__file__)), *map(str, paths)]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("S2 j: (2, 'B:2') was let in at 1.0")
+    assert subprocess.run([*program[:2], str(paths[0])], check=False).returncode == 0
