@@ -29,7 +29,12 @@ USAGE = """usage: python3 run.py VERB [arguments, which are handed on]
 
 # The extra of pyproject.toml that a verb needs, and the extras that include an extra.
 EXTRAS = {"demo": "demo", "test": "test", "lint": "lint", "docs": "docs", "sh": "test"}
-INCLUDED_IN = {"demo": ["demo", "test", "lint"], "test": ["test", "lint"], "lint": ["lint"], "docs": ["docs"]}
+INCLUDED_IN = {
+    "demo": ["demo", "test", "lint"],
+    "test": ["test", "lint"],
+    "lint": ["lint"],
+    "docs": ["docs", "test", "lint"],
+}
 
 ROOT = os.path.dirname(os.path.abspath(__file__))
 VENV = os.path.join(ROOT, ".venv")
