@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -396,3 +396,30 @@ class Holder:
 def holder() -> type[Holder]:
     """Make bearers that remember."""
     return Holder
+
+
+@pytest.fixture
+def aside() -> Callable[..., Any]:
+    """Run a call in a thread; inside the block, and after it, the value called gives its result or error."""
+
+    @contextmanager
+    def run(call: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
+        results: list[Any] = []
+
+        def target() -> None:
+            try:
+                results.append(call())
+            except Exception as error:
+                results.append(error)
+
+        thread = threading.Thread(target=target)
+        thread.start()
+
+        def result() -> Any:
+            thread.join(WAIT)
+            return results[0]
+
+        yield result
+        thread.join(WAIT)
+
+    return run

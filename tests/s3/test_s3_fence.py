@@ -1,7 +1,6 @@
 """Fenced objects on a real S3 server: what an older owner sends is refused by the server."""
 
 import threading
-from contextlib import contextmanager
 
 import pytest
 
@@ -23,7 +22,7 @@ A, B = Token(JOB, LOW + 7, "a:1"), Token(JOB, LOW + 8, "b:1")
 
 
 def test_a_process_stopped_between_its_read_and_its_put_is_refused_by_s3(fenced, proxy, worker):
-    """C07: A is stopped by SIGSTOP once S3 has answered its read; its PUT, sent when it wakes, gets 412 from S3."""
+    """C07: A is stopped by SIGSTOP once S3 has answered its read; its PUT, sent on waking, gets 412."""
     fenced.object("r").put(b"before", A)
     stop = proxy.hold("GET", "hold reply")
     late = worker(A, [{"body": "A's", "step": "render"}, {"body": "A's again"}], endpoint=proxy.endpoint)
@@ -63,11 +62,11 @@ def test_a_put_on_the_wire_while_its_process_is_stopped_is_refused_by_s3(fenced,
 
 
 @pytest.mark.parametrize("rounds", [1, 3])
-def test_equal_bytes_never_make_an_old_put_pass(fenced, through, proxy, rounds):
-    """A's put is held; B puts other bytes and then the very bytes that A read: A's put is still refused (ABA)."""
+def test_equal_bytes_never_make_an_old_put_pass(fenced, through, proxy, rounds, aside):
+    """A's put is held; B puts other bytes, then the very bytes that A read: A's put is still refused."""
     fenced.object("r").put(b"same", A)
     stop = proxy.hold("PUT", "hold request")
-    with _thread(lambda: through.object("r").put(b"stale", A)) as late:
+    with aside(lambda: through.object("r").put(b"stale", A)) as late:
         assert stop.reached.wait(60)
         for _ in range(rounds):
             fenced.object("r").put(b"other", B)
@@ -78,10 +77,10 @@ def test_equal_bytes_never_make_an_old_put_pass(fenced, through, proxy, rounds):
     _stands(fenced, b"same", B)
 
 
-def test_a_delayed_create_is_refused_after_arm_on_an_absent_key(fenced, through, proxy):
+def test_a_delayed_create_is_refused_after_arm_on_an_absent_key(fenced, through, proxy, aside):
     """A's first put is held before the key exists; B arms, and A's create is refused by S3."""
     stop = proxy.hold("PUT", "hold request")
-    with _thread(lambda: through.object("r").put(b"A's", A)) as late:
+    with aside(lambda: through.object("r").put(b"A's", A)) as late:
         assert stop.reached.wait(60)
         fenced.object("r").arm(B)
         stop.go.set()
@@ -90,11 +89,11 @@ def test_a_delayed_create_is_refused_after_arm_on_an_absent_key(fenced, through,
     assert fenced.object("r").stat() is None
 
 
-def test_without_arming_a_delayed_put_is_accepted_until_the_new_owner_writes(fenced, through, proxy):
+def test_without_arming_a_delayed_put_is_accepted_until_the_new_owner_writes(fenced, through, proxy, aside):
     """C11: a destination that has heard nothing of B cannot refuse A; once B has written, it does."""
     fenced.object("r").put(b"before", A)
     stop = proxy.hold("PUT", "hold request")
-    with _thread(lambda: through.object("r").put(b"A's", A)) as late:
+    with aside(lambda: through.object("r").put(b"A's", A)) as late:
         assert stop.reached.wait(60)  # B holds the lease by now, and has neither armed nor written
         stop.go.set()
         assert late().seq == 2
@@ -164,7 +163,7 @@ def test_the_same_generation_of_another_owner_is_a_conflict(fenced):
 
 
 def test_another_jobs_token_is_refused_with_advice(fenced):
-    """An object belongs to the job that wrote it first; a higher generation of another job says nothing here."""
+    """An object belongs to the job that wrote it first; another job's generation says nothing here."""
     fenced.object("r").put(b"ours", A)
     for call in (fenced.object("r").arm, lambda bearer: fenced.object("r").put(b"theirs", bearer)):
         with pytest.raises(JobMismatch, match="lease what must have one writer under one job_id") as refusal:
@@ -196,7 +195,7 @@ def test_a_step_is_done_once_across_owners_and_its_repetition_still_raises_the_m
 
 
 def test_a_step_with_other_content_is_a_mismatch(fenced):
-    """A key that was used for other content is refused, to a new owner as well; a stale one is told "stale"."""
+    """A key that was used for other content is refused, to a new owner too; a stale one is "stale"."""
     thing = fenced.object("r")
     thing.put(b"x", A, step="render")
     for token in (A, B):
@@ -323,7 +322,7 @@ def test_get_returns_a_seekable_file_and_what_is_known_of_it(fenced):
     ],
 )
 def test_what_is_not_a_register_is_never_overwritten(fenced, s3_client, bucket_name, prefix, content, words):
-    """Somebody's file, or a damaged register, at the key: a clear error from every operation, and not a byte changed."""
+    """Somebody's file, or a damaged register, at the key: a clear error, and not a byte changed."""
     s3_client.put_object(Bucket=bucket_name, Key=prefix + "r", Body=content)
     thing = fenced.object("r")
     for call in (thing.get, thing.stat, lambda: thing.arm(A), lambda: thing.put(b"x", A)):
@@ -362,25 +361,3 @@ def _race(fenced, number, arguments):
     for thread in threads:
         thread.join()
     return results
-
-
-@contextmanager
-def _thread(call):
-    """Run a call aside; the value is a function that waits for its result or error."""
-    results = []
-
-    def run():
-        try:
-            results.append(call())
-        except Exception as error:
-            results.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-
-    def result():
-        thread.join(60)
-        return results[0]
-
-    yield result
-    thread.join(60)

@@ -1,0 +1,141 @@
+"""Bodies, names and arguments: what is accepted, and what is refused before any request."""
+
+import io
+import os
+
+import pytest
+
+from sinkfence.tokens import Token
+from sinkfence_s3 import FencedBucket
+from sinkfence_s3.register import MAX_INLINE
+
+A = Token("j", 1, "a:1")
+
+
+class Pipe:
+    """Reads a little at a time and cannot seek."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = io.BytesIO(data)
+
+    def read(self, size: int) -> bytes:
+        return self.data.read(min(size, 7))
+
+
+def test_bytes_paths_files_and_streams_are_bodies(fenced, tmp_path, count):
+    """Each is read once, from where it stands, to its end."""
+    content = bytes(range(256)) * 4
+    path = tmp_path / "body"
+    path.write_bytes(content)
+    thing = fenced.object("r")
+    seen = []
+    with path.open("rb") as file, path.open("rb", buffering=0) as raw:
+        for body in (
+            content,
+            bytearray(content),
+            memoryview(content),
+            path,
+            file,
+            raw,
+            io.BytesIO(content),
+            Pipe(content),
+        ):
+            thing.put(body, A, progress=seen.append)
+            assert thing.get().read() == content
+    assert seen == [len(content)] * 8
+    read, write = os.pipe()
+    os.write(write, b"piped")
+    os.close(write)
+    with open(read, "rb") as pipe:
+        thing.put(pipe, A)
+    assert thing.get().read() == b"piped"
+
+
+def test_a_file_at_its_end_is_refused_with_a_hint(fenced, count):
+    """What a writer left behind is not put as nothing; an empty file that stands at 0 is."""
+    file = io.BytesIO()
+    file.write(b"a report")
+    with pytest.raises(ValueError, match=r"seek\(0\)"):
+        fenced.object("r").put(file, A)
+    with pytest.raises(ValueError, match=r"seek\(0\)"):
+        fenced.put_once("o", file, step="s")
+    assert count == []
+    assert file.tell() == 8
+    fenced.object("r").put(io.BytesIO(), A)
+
+
+def test_a_body_that_is_too_long_is_refused_unread(fenced, tmp_path, count):
+    """256 KiB is the most; the file stands where it stood, and no more than needed was read of a stream."""
+    thing = fenced.object("r")
+    long = b"x" * (MAX_INLINE + 1)
+    file = io.BytesIO(long)
+    (tmp_path / "long").write_bytes(long)
+
+    class Endless:
+        taken = 0
+
+        def read(self, size: int) -> bytes:
+            self.taken += size
+            return b"x" * size
+
+    endless = Endless()
+    for body in (long, file, tmp_path / "long", endless):
+        with pytest.raises(ValueError, match="256 KiB"):
+            thing.put(body, A)
+    assert count == []
+    assert file.tell() == 0
+    assert endless.taken == MAX_INLINE + 1
+    thing.put(long[:-1], A)
+    assert thing.stat().size == MAX_INLINE
+
+
+@pytest.mark.parametrize("body", ["text", None, 5, [b"x"], io.StringIO("text")])
+def test_text_and_other_things_are_no_bodies(fenced, body, count):
+    """A str is neither taken for a path nor encoded by a guess."""
+    with pytest.raises(TypeError):
+        fenced.object("r").put(body, A)
+    assert count == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"step": ""}, ValueError),
+        ({"step": 5}, TypeError),
+        ({"expect": -1}, ValueError),
+        ({"expect": True}, ValueError),
+        ({"expect": "1"}, ValueError),
+        ({"content_type": "text\nplain"}, ValueError),
+        ({"content_type": b"text"}, TypeError),
+    ],
+)
+def test_malformed_arguments_are_refused(fenced, arguments, error, count):
+    """Before any request."""
+    with pytest.raises(error):
+        fenced.object("r").put(b"x", A, **arguments)
+    assert count == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "a.d/b", "x/a.d/b", "a.d/", "a\nb", "x" * 1025, "../r", "a/./b", ".sinkfence-probe/x", "\ud800"],
+)
+def test_reserved_and_malformed_names_are_refused(fenced, name):
+    """`NAME.d/` belongs to the object NAME, the probe's folder to the probe."""
+    with pytest.raises(ValueError):
+        fenced.object(name)
+    with pytest.raises(ValueError):
+        fenced.put_once(name, b"x", step="s")
+
+
+def test_names_and_arguments_of_a_bucket(s3_client):
+    """A final segment may end in `.d`; the rule holds for the prefix too; a resource is no client."""
+    FencedBucket(s3_client, "b", prefix="x/").object("conf.d")
+    with pytest.raises(ValueError, match="reserved"):
+        FencedBucket(s3_client, "b", prefix="r.d/")
+    with pytest.raises(TypeError, match="boto3"):
+        FencedBucket("http://endpoint", "b")
+    with pytest.raises(ValueError, match="probe"):
+        FencedBucket(s3_client, "b", probe="always")
+    with pytest.raises(TypeError):
+        FencedBucket(s3_client, "b").object(5)

@@ -1,0 +1,125 @@
+"""The probe tells stores that enforce conditions from those that only look so."""
+
+import threading
+
+import pytest
+from botocore.exceptions import ClientError
+
+import sinkfence_s3.buckets
+from sinkfence.errors import NotEnforced
+from sinkfence.tokens import Token
+from sinkfence_s3 import FencedBucket
+from sinkfence_s3.probe import RACERS, probe
+
+A = Token("j", 1, "a:1")
+
+
+def test_a_real_store_passes_and_nothing_is_left_behind(s3_client, bucket_name, prefix):
+    """Every check passes on a store that honours both conditions, and the probe's keys are gone."""
+    verdict = probe(s3_client, bucket_name, prefix)
+    assert verdict.problem is None
+    assert len(verdict.checks) == 5
+    assert s3_client.list_objects_v2(Bucket=bucket_name, Prefix=prefix).get("Contents", []) == []
+
+
+def test_it_runs_once_per_process_before_the_first_write_and_not_for_readers(
+    s3_client, bucket_name, prefix, count
+):
+    """A read needs no probe; two threads that write first share one; a later handle finds the verdict."""
+    bucket = FencedBucket(s3_client, bucket_name, prefix=prefix)
+    assert bucket.object("r").stat() is None
+    assert count == ["GetObject"]
+    start = threading.Barrier(2)
+
+    def first(name):
+        start.wait()
+        bucket.object(name).put(b"x", A)
+
+    threads = [threading.Thread(target=first, args=(name,)) for name in ("r1", "r2")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert count.count("GetBucketVersioning") == 1
+    count.clear()
+    again = FencedBucket(s3_client, bucket_name, prefix=prefix)
+    assert again.object("r3").put(b"x", A).requests == 2
+    again.put_once("once", b"x", step="s")
+    assert count == ["GetObject", "PutObject", "PutObject"]
+
+
+@pytest.mark.parametrize(
+    ("ignores", "words"),
+    [
+        ({"If-None-Match", "If-Match"}, "create if absent: accepted"),
+        ({"If-None-Match"}, "create if absent: accepted"),
+        ({"If-Match"}, "swap if unchanged: accepted"),
+        ({"missing"}, "swap of a missing key: accepted"),
+        ({"content"}, "swap if unchanged: other bytes have the same ETag"),
+    ],
+)
+def test_a_store_that_ignores_a_condition_is_refused_before_anything_is_written(
+    toy, client_at, ignores, words
+):
+    """C29: fails closed: arm, put and put_once are NotEnforced, on each call, until the store is mended."""
+    toy.ignores = ignores
+    bucket = FencedBucket(client_at(toy.endpoint), "bkt", prefix=f"{words}/")
+    for call in (
+        lambda: bucket.object("r").put(b"x", A),
+        lambda: bucket.object("r").arm(A),
+        lambda: bucket.put_once("o", b"x", step="s"),
+    ):
+        with pytest.raises(NotEnforced, match=words):
+            call()
+    assert toy.objects == {}
+    toy.ignores = set()
+    assert bucket.object("r").put(b"x", A).seq == 1
+
+
+def test_a_store_that_tests_first_and_writes_later_is_refused(toy, client_at):
+    """Conditions that are tested without holding anything pass every step but the races."""
+    toy.gap = threading.Barrier(RACERS)
+    verdict = probe(client_at(toy.endpoint), "bkt")
+    assert [check.name for check in verdict.checks if check.problem] == ["race of creates", "race of swaps"]
+    assert "4 of 4 writers were told that they had won" in verdict.problem
+
+
+def test_a_store_that_wants_bare_etags_is_noticed_once(toy, client_at):
+    """The probe learns how this store likes its ETags, and puts need no second try."""
+    toy.bare = True
+    thing = FencedBucket(client_at(toy.endpoint), "bkt").object("r")
+    thing.put(b"x", A)
+    assert thing.put(b"x", A).requests == 1
+
+
+def test_a_store_that_cannot_be_asked_is_not_judged(toy, client_at):
+    """No access: the client's own error, and no verdict."""
+    toy.answers = {"PUT": (403, "AccessDenied")}
+    with pytest.raises(ClientError, match="AccessDenied"):
+        FencedBucket(client_at(toy.endpoint), "bkt").object("r").put(b"x", A)
+    toy.answers = {"PUT": (501, "NotImplemented")}
+    with pytest.raises(NotEnforced, match="create if absent: refused"):
+        FencedBucket(client_at(toy.endpoint), "bkt").object("r").put(b"x", A)
+
+
+def test_a_bucket_that_keeps_versions_is_judged_by_its_races_and_cleaned_up(s3_client, bucket_name):
+    """Versioning is reported, not judged; the probe removes its versions and leaves no delete markers."""
+    name = "versioned"
+    s3_client.create_bucket(Bucket=name)
+    s3_client.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    verdict = probe(s3_client, name)
+    assert (verdict.problem, verdict.versioning) == (None, "Enabled")
+    left = s3_client.list_object_versions(Bucket=name)
+    assert left.get("Versions", []) == left.get("DeleteMarkers", []) == []
+
+
+def test_the_verdicts_of_other_prefixes_and_endpoints_are_their_own(toy, client_at):
+    """C29: cached per endpoint, bucket and prefix."""
+    client = client_at(toy.endpoint)
+    FencedBucket(client, "bkt", prefix="a/").object("r").put(b"x", A)
+    toy.ignores = {"If-Match"}
+    FencedBucket(client, "bkt", prefix="a/").object("r2").put(b"x", A)
+    with pytest.raises(NotEnforced):
+        FencedBucket(client, "bkt", prefix="b/").object("r").put(b"x", A)
+    assert (toy.endpoint, "bkt", "a/") in sinkfence_s3.buckets._passed
+    assert (toy.endpoint, "bkt", "b/") not in sinkfence_s3.buckets._passed
