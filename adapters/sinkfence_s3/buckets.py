@@ -110,7 +110,7 @@ class FencedBucket:
 def _check_key(key: str) -> str:
     if len(key.encode()) > MAX_KEY:
         raise ValueError(f"a key has at most {MAX_KEY} UTF-8 bytes, prefix included")
-    if not key.isprintable():
+    if any(ord(character) < 32 or 127 <= ord(character) < 160 for character in key):
         raise ValueError("a key must not hold control characters")
     *folders, last = key.split("/")
     if any(folder.endswith(".d") for folder in folders):

@@ -1,0 +1,111 @@
+"""The pure decision: every case of what was read against every case of who asks."""
+
+import hashlib
+
+import pytest
+
+from sinkfence.errors import Conflict, GenerationConflict, IdempotencyMismatch, JobMismatch, StaleToken
+from sinkfence.tokens import Token
+from sinkfence_s3 import plan
+from sinkfence_s3.plan import Fate, Seen, fate
+
+A, B, C = Token("j", 7, "a:1"), Token("j", 8, "b:1"), Token("j", 9, "c:1")
+TWIN, STRANGER = Token("j", 8, "b:2"), Token("k", 99, "s:1")
+
+
+def body(content: bytes = b"x", tag: str | None = None) -> plan.Body:
+    return plan.Body(content, hashlib.sha256(content).hexdigest(), None, tag)
+
+
+def after(*sends) -> Seen | None:
+    """The state after these writes, each (token, write_id, content or None to arm, tag)."""
+    seen = None
+    for token, write_id, content, tag in sends:
+        if content is None:
+            step = plan.arm(token, seen, write_id)
+        else:
+            step = plan.put(token, seen, body(content, tag), None, write_id)
+        seen = Seen(step.register, f'"{write_id}"')
+    return seen
+
+
+BY_B = after((B, "w1", b"x", "t"))
+
+
+@pytest.mark.parametrize("act", [plan.arm, lambda *args: plan.put(*args[:2], body(b"y", "t"), 99, args[2])])
+@pytest.mark.parametrize(
+    ("token", "error"), [(A, StaleToken), (TWIN, GenerationConflict), (STRANGER, JobMismatch)]
+)
+def test_the_fence_comes_before_key_and_expectation(act, token, error):
+    """A token that is refused hears why, and nothing of its key or of what it expected."""
+    with pytest.raises(error) as refusal:
+        act(token, BY_B, "w2")
+    assert type(refusal.value) is error
+
+
+def test_the_key_comes_before_the_expectation():
+    """A repetition doesn't find what it expected: it finds its own content."""
+    assert isinstance(plan.put(B, BY_B, body(b"x", "t"), 0, "w2"), plan.Done)
+    with pytest.raises(IdempotencyMismatch):
+        plan.put(B, BY_B, body(b"y", "t"), 0, "w2")
+    with pytest.raises(Conflict):
+        plan.put(B, BY_B, body(b"y", "u"), 0, "w2")
+
+
+def test_equal_bytes_without_a_step_are_put_again():
+    """Without a step nothing is taken for a repetition."""
+    assert plan.put(B, BY_B, body(b"x"), None, "w2").register.last.seq == 2
+
+
+def test_a_repetition_by_a_newer_owner_raises_the_mark_and_keeps_the_content():
+    """Its write is an arming: the content, its number and its type stay."""
+    send = plan.put(C, BY_B, body(b"x", "t"), None, "w2")
+    assert (send.register.generation, send.register.owner, send.repeats.seq) == (C.generation, C.owner, 1)
+    assert send.register.content == BY_B.register.content
+    assert send.register.last.tag is None
+
+
+def test_arming_again_sends_nothing():
+    """Armed or written by this owner: the mark is there."""
+    assert isinstance(plan.arm(B, BY_B, "w2"), plan.Done)
+    assert isinstance(plan.arm(B, after((B, "w1", None, None)), "w2"), plan.Done)
+
+
+SENT = plan.put(B, BY_B, body(b"mine", "u"), None, "mine")
+CREATED = plan.put(A, None, body(b"mine", "u"), None, "mine")
+LATER = [(B, f"later{number}", b"z", None) for number in range(64)]
+
+
+@pytest.mark.parametrize(
+    ("send", "seen", "expected"),
+    [
+        (SENT, BY_B, Fate.NOT_YET),
+        (SENT, after((B, "w1", b"x", "t"), (B, "mine", b"mine", "u")), Fate.APPLIED),
+        (SENT, after((B, "w1", b"x", "t"), (B, "mine", b"mine", "u"), *LATER[:63]), Fate.APPLIED),
+        (SENT, after((B, "w1", b"x", "t"), (B, "mine", b"mine", "u"), *LATER), Fate.UNKNOWN),
+        # The same tag and the same content, by a newer owner: another write all the same.
+        (SENT, after((B, "w1", b"x", "t"), (C, "other", b"mine", "u")), Fate.OVERTAKEN),
+        (SENT, after((B, "w1", b"x", "t"), (C, "other", None, None)), Fate.OVERTAKEN),
+        # Mine, but not where it was sent to: nothing but the place decides.
+        (
+            SENT,
+            after((B, "w1", b"x", "t"), (B, "other", b"x", None), (B, "mine", b"m", None)),
+            Fate.OVERTAKEN,
+        ),
+        (SENT, None, Fate.UPROOTED),
+        (SENT, after((B, "another", b"x", "t")), Fate.UPROOTED),
+        (CREATED, None, Fate.NOT_YET),
+        (CREATED, after((A, "mine", b"mine", "u")), Fate.APPLIED),
+        (CREATED, after((A, "mine", b"mine", "u"), (B, "w", None, None)), Fate.APPLIED),
+        (CREATED, after((B, "w", None, None)), Fate.OVERTAKEN),
+    ],
+)
+def test_the_entry_after_the_base_decides_what_became_of_a_request(send, seen, expected):
+    """By write id and place alone; what the ring has forgotten is unknown."""
+    assert fate(send, seen) is expected
+
+
+def test_a_register_that_went_back_is_no_base():
+    """A restored copy with a lower number can't say what became of a later write."""
+    long = after((B, "w1", b"x", "t"), (B, "w2", b"x", None), (B, "w3", b"x", None))
+    assert fate(plan.put(B, long, body(), None, "mine"), BY_B) is Fate.UPROOTED
