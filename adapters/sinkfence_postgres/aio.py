@@ -1,0 +1,193 @@
+"""The same names for an event loop. With SQLAlchemy, its own synchronous half works, and awaits here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from sinkfence.tokens import Bearer, Token
+from sinkfence_postgres import connections, installation, statements, watch
+from sinkfence_postgres.refusals import refusal, repeatable, timed_out
+from sinkfence_postgres.sink import ATTEMPTS, IN_FLIGHT, checked
+from sinkfence_postgres.transactions import Attempt, translating
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg_pool import AsyncConnectionPool
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
+
+    AnyTx = psycopg.AsyncConnection[Any] | AsyncConnection | AsyncSession | async_scoped_session[Any]
+    Tx = TypeVar("Tx", bound=AnyTx)
+
+__all__ = ["PostgresSink", "guard", "install", "refusal", "transaction", "translated"]
+
+KINDS: Final = (
+    "psycopg:AsyncConnection",
+    "sqlalchemy.ext.asyncio:AsyncConnection",
+    "sqlalchemy.ext.asyncio:AsyncSession",
+)
+SOURCES: Final = ("builtins:str", "sqlalchemy.ext.asyncio:AsyncEngine", "psycopg_pool:AsyncConnectionPool")
+
+
+async def install(conn: psycopg.AsyncConnection[Any] | AsyncConnection) -> None:
+    """As `sinkfence_postgres.install`."""
+    tx = connections.expect(conn, *KINDS)
+    if not connections.is_psycopg(tx):
+        await tx.run_sync(installation.install)
+        return
+    with installation.explained():
+        if connections.is_open(tx):
+            await tx.execute(statements.schema())
+        else:
+            async with tx.transaction():
+                await tx.execute(statements.schema())
+
+
+async def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:
+    """As `sinkfence_postgres.guard`."""
+    tx_ = connections.expect(tx, *KINDS)
+    await _settle(tx_)
+    connections.refuse_autocommit(await _autocommits(tx_))
+    attempt = Attempt(statements.shown(bearers), ours=True)
+    with translating(attempt):
+        await _run(tx_, statements.guard(attempt.bearers, lock))
+    watch.guarded(attempt.bearers, lambda: connections.is_open(tx_))
+
+
+@asynccontextmanager
+async def transaction(tx: Tx, *bearers: Bearer) -> AsyncGenerator[Tx]:
+    """As `sinkfence_postgres.transaction`."""
+    tx_ = connections.expect(tx, *KINDS)
+    await _settle(tx_)
+    connections.refuse_open(tx_)
+    attempt = Attempt(statements.shown(bearers))
+    with translating(attempt), watch.block(attempt.bearers) as done:
+        async with tx_.transaction() if connections.is_psycopg(tx_) else tx_.begin():
+            connections.refuse_autocommit(await _autocommits(tx_))
+            attempt.ours = True
+            await _run(tx_, statements.guard(attempt.bearers))
+            attempt.ours = False
+            yield tx
+            await _ready(tx_)
+            attempt.committing = True
+        await _settle(tx_)
+        if attempt.committing:
+            done()
+
+
+@asynccontextmanager
+async def translated() -> AsyncGenerator[None]:
+    """As `sinkfence_postgres.translated`."""
+    with translating(Attempt(committing=True)), watch.commit():
+        yield
+
+
+class PostgresSink:
+    """As `sinkfence_postgres.PostgresSink`: an AsyncEngine, an AsyncConnectionPool or a connection string."""
+
+    durable: Final = True
+    """Marks outlive processes, crashes and restarts."""
+
+    def __init__(self, source: AsyncEngine | AsyncConnectionPool[Any] | str) -> None:
+        self._source: Any = checked(source, *SOURCES)
+
+    async def arm(self, bearer: Bearer, *, evict: bool = False) -> None:
+        """As `sinkfence_postgres.PostgresSink.arm`."""
+        token = bearer.token
+        with translating(Attempt({token: bearer}, ours=True)):
+            async with self._connection() as conn, _alone(conn) as tx:
+                if evict and not await _arm(tx, token, IN_FLIGHT):
+                    await _run(tx, statements.evict(token))
+                await _arm(tx, token)
+
+    @asynccontextmanager
+    async def begin(self, bearer: Bearer) -> AsyncGenerator[Any]:
+        """As `sinkfence_postgres.PostgresSink.begin`."""
+        async with self._connection() as conn, transaction(conn, bearer):
+            yield conn
+
+    async def announce(self, token: Token) -> None:
+        """As `sinkfence_postgres.PostgresSink.announce`."""
+        await self.arm(token)
+
+    @asynccontextmanager
+    async def enter(self, token: Token) -> AsyncGenerator[None]:
+        """As `sinkfence_postgres.PostgresSink.enter`."""
+        with watch.entered(token):
+            yield
+
+    def committed(self, token: Token) -> bool:
+        """As `sinkfence_postgres.PostgresSink.committed`."""
+        return watch.committed(token)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncGenerator[Any]:
+        source = self._source
+        if isinstance(source, str):
+            import psycopg
+
+            source = await psycopg.AsyncConnection.connect(source)
+        elif hasattr(source, "dialect"):
+            source = source.connect()
+        else:
+            source = source.connection()
+        async with source as conn:
+            yield conn
+
+
+async def _run(tx: Any, query: statements.Query) -> None:
+    if connections.is_psycopg(tx):
+        async with tx.cursor() as cursor:
+            await cursor.execute(query.pyformat, query.params, prepare=False)
+        await _settle(tx)
+    else:
+        await tx.run_sync(connections.run, query)
+
+
+async def _settle(tx: Any) -> None:
+    if connections.is_psycopg(tx) and tx.info.pipeline_status:
+        async with tx.pipeline() as pipeline:
+            await pipeline.sync()
+
+
+async def _autocommits(tx: Any) -> bool:
+    if connections.is_psycopg(tx):
+        return connections.autocommits(tx)
+    return bool(await tx.run_sync(connections.autocommits))
+
+
+async def _ready(tx: Any) -> None:
+    if connections.is_psycopg(tx):
+        await _settle(tx)
+        if tx.info.transaction_status != connections.INTRANS:
+            await _run(tx, statements.PROBE)
+    else:
+        await tx.run_sync(connections.ready)
+
+
+@asynccontextmanager
+async def _alone(conn: Any) -> AsyncGenerator[Any]:
+    if not connections.is_psycopg(conn):
+        yield await conn.execution_options(isolation_level="AUTOCOMMIT")
+        return
+    before = conn.autocommit
+    await conn.set_autocommit(True)
+    try:
+        yield conn
+    finally:
+        if not conn.closed:
+            await conn.set_autocommit(before)
+
+
+async def _arm(tx: Any, token: Token, lock_timeout: str | None = None) -> bool:
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            await _run(tx, statements.arm(token, lock_timeout))
+            break
+        except Exception as exc:
+            if timed_out(exc) and lock_timeout is not None:
+                return False
+            if attempt == ATTEMPTS or not repeatable(exc):
+                raise
+    return True

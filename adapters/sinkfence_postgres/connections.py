@@ -1,0 +1,127 @@
+"""What differs between the kinds of connections: psycopg's, and SQLAlchemy's connections and sessions."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from sinkfence.errors import NotEnforced
+from sinkfence_postgres.statements import PROBE, Query
+
+if TYPE_CHECKING:  # what the user doesn't use isn't imported, and needn't be installed
+    import psycopg
+    import sqlalchemy
+    from sqlalchemy.orm import Session, scoped_session
+
+    AnyTx = psycopg.Connection[Any] | sqlalchemy.Connection | Session | scoped_session[Any]
+    Tx = TypeVar("Tx", bound=AnyTx)
+
+KINDS: Final = ("psycopg:Connection", "sqlalchemy:Connection", "sqlalchemy.orm:Session")
+SCOPED: Final = ("sqlalchemy.orm:scoped_session", "sqlalchemy.ext.asyncio:async_scoped_session")
+
+IDLE, INTRANS = 0, 2
+"""PQTransactionStatusType of libpq, as psycopg and psycopg2 report it."""
+
+
+def is_a(thing: object, *kinds: str) -> bool:
+    """Whether thing is an instance of one of the classes, each "module:name". Imports nothing."""
+    names = [kind.split(":") for kind in kinds]
+    return isinstance(thing, tuple(getattr(sys.modules[m], name) for m, name in names if m in sys.modules))
+
+
+def expect(thing: Any, *kinds: str) -> Any:
+    """Return thing, or the session behind a scoped one; raise TypeError if it is of none of the kinds."""
+    if is_a(thing, *SCOPED):
+        thing = thing()
+    if not is_a(thing, *kinds):
+        raise TypeError(
+            f"expected one of {', '.join(kinds).replace(':', '.')}, "
+            f"not {type(thing).__module__}.{type(thing).__qualname__} "
+            "(sinkfence_postgres takes the synchronous kinds, sinkfence_postgres.aio the others)"
+        )
+    return thing
+
+
+def is_psycopg(tx: object) -> bool:
+    """Whether this is a connection of psycopg."""
+    return is_a(tx, "psycopg:Connection", "psycopg:AsyncConnection")
+
+
+def run(tx: Any, query: Query) -> None:
+    """Send one statement and wait for the server's verdict on it."""
+    if is_psycopg(tx):
+        # No prepared statement: a transaction pooler may hand the next one to another server process.
+        with tx.cursor() as cursor:
+            cursor.execute(query.pyformat, query.params, prepare=False)
+        settle(tx)
+    else:
+        from sqlalchemy import text
+
+        core(tx).execute(text(query.sql), dict(query.params))
+
+
+def settle(tx: Any) -> None:
+    """In psycopg's pipeline mode: wait for all that was sent, and raise what the server has refused of it.
+
+    Until then neither errors nor the transaction's status have arrived.
+    """
+    if is_psycopg(tx) and tx.info.pipeline_status:
+        with tx.pipeline() as pipeline:
+            pipeline.sync()
+
+
+def core(tx: Any) -> sqlalchemy.Connection:
+    """Return the connection of a SQLAlchemy connection or session."""
+    conn: sqlalchemy.Connection = tx.connection() if is_a(tx, "sqlalchemy.orm:Session") else tx
+    return conn
+
+
+def is_open(tx: Any) -> bool:
+    """Whether a transaction is open, on any kind, asynchronous ones included."""
+    if is_psycopg(tx):
+        return tx.info.transaction_status in (1, INTRANS, 3)  # 1: a command is under way; 3: aborted
+    return bool(tx.in_transaction())
+
+
+def autocommits(tx: Any) -> bool:
+    """Whether the next statement would be a transaction of its own."""
+    if is_psycopg(tx):
+        return bool(tx.autocommit) and tx.info.transaction_status == IDLE
+    return bool(getattr(core(tx).connection.dbapi_connection, "autocommit", False))
+
+
+def refuse_open(tx: Any) -> None:
+    """Raise NotEnforced if a transaction is open: it may hold earlier writes, and isn't ours to commit."""
+    if is_open(tx):
+        raise NotEnforced(
+            "a transaction is open here already: commit it or roll it back first, "
+            "or guard it with guard(tx, bearer) and commit it yourself"
+        )
+
+
+def refuse_autocommit(autocommit: bool) -> None:
+    """Raise NotEnforced where a guard would end with its own statement."""
+    if autocommit:
+        raise NotEnforced(
+            "in autocommit a guard protects nothing, each statement is a transaction of its own: "
+            "turn it off, or on psycopg use transaction(conn, bearer)"
+        )
+
+
+def begun(tx: Any) -> AbstractContextManager[Any]:
+    """Return the driver's own block, which refuses a commit inside; COMMIT at a clean end, else ROLLBACK."""
+    block: AbstractContextManager[Any] = tx.transaction() if is_psycopg(tx) else tx.begin()
+    return block
+
+
+def ready(tx: Any) -> None:
+    """Raise the driver's error if the transaction can't commit any more, just before COMMIT is sent.
+
+    An error that the user's code has swallowed leaves the transaction aborted, and then COMMIT "succeeds"
+    with the tag ROLLBACK; and psycopg leaves its block without an error when the connection is broken.
+    """
+    settle(tx)
+    info = getattr(tx if is_psycopg(tx) else core(tx).connection.driver_connection, "info", None)
+    if getattr(info, "transaction_status", None) != INTRANS:  # asyncpg doesn't tell: it takes a round trip
+        run(tx, PROBE)

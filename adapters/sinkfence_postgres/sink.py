@@ -1,0 +1,134 @@
+"""A database as a destination: armed by a new owner, written to in guarded transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from sinkfence.tokens import Bearer, Token
+from sinkfence_postgres import connections, statements, watch
+from sinkfence_postgres.refusals import repeatable, timed_out
+from sinkfence_postgres.transactions import Attempt, transaction, translating
+
+if TYPE_CHECKING:
+    from psycopg_pool import ConnectionPool
+    from sqlalchemy import Engine
+
+SOURCES: Final = ("builtins:str", "sqlalchemy:Engine", "psycopg_pool:ConnectionPool")
+
+ATTEMPTS: Final = 5
+"""How often an arm is sent that meets a deadlock (40P01) or, where the default isolation is stricter than
+READ COMMITTED, a serialization failure (40001)."""
+
+IN_FLIGHT: Final = "100ms"
+"""How long `evict` leaves those alone that are about to end by themselves: commits under way."""
+
+
+class PostgresSink:
+    """A PostgreSQL database in which `install` was run, as a sink, and as the gate of a service's door.
+
+    Args:
+        source: where connections come from: a SQLAlchemy Engine, a psycopg_pool ConnectionPool, or a libpq
+            connection string ("postgresql://…" or "host=… dbname=…") for a new connection at each call.
+            Nothing is opened here, and the source stays the caller's to close.
+    """
+
+    durable: Final = True
+    """Marks outlive processes, crashes and restarts."""
+
+    def __init__(self, source: Engine | ConnectionPool[Any] | str) -> None:
+        self._source: Any = checked(source, *SOURCES)
+
+    def arm(self, bearer: Bearer, *, evict: bool = False) -> None:
+        """Raise the job's mark to the bearer's generation: from then on nothing lower is committed here.
+
+        A short transaction of its own, durable when this returns; to repeat it is harmless. It waits for
+        commits under way and for `guard(lock=True)`, as long as lock_timeout says (5 s where the session
+        sets none), and then raises the driver's error, SQLSTATE 55P03.
+
+        Args:
+            bearer: the new owner.
+            evict: end the sessions of this database role that keep the mark from rising.
+
+        Raises:
+            StaleToken, GenerationConflict: the database has seen a newer owner; the bearer is told.
+            SchemaMismatch: sinkfence is not installed here, or this role may not use it.
+        """
+        token = bearer.token
+        with translating(Attempt({token: bearer}, ours=True)), self._connection() as conn, alone(conn) as tx:
+            if evict and not arm(tx, token, IN_FLIGHT):
+                connections.run(tx, statements.evict(token))
+            arm(tx, token)
+
+    @contextmanager
+    def begin(self, bearer: Bearer) -> Generator[Any]:
+        """Take a connection and give it with a guarded transaction, committed at the end: see `transaction`."""
+        with self._connection() as conn, transaction(conn, bearer):
+            yield conn
+
+    def announce(self, token: Token) -> None:
+        """Make a newer owner known before its request is handled; for a known one, look without a lock.
+
+        Raises:
+            StaleToken, GenerationConflict, SchemaMismatch: as `arm`.
+        """
+        self.arm(token)
+
+    def enter(self, token: Token) -> AbstractContextManager[None]:
+        """Surround a request's handler: what is guarded with this token inside is watched for `committed`."""
+        return watch.entered(token)
+
+    def committed(self, token: Token) -> bool:
+        """Whether inside `enter` a transaction guarded with this token was committed, and none is open.
+
+        Seen are those committed by `transaction`, `begin`, or inside `translated`.
+        """
+        return watch.committed(token)
+
+    def _connection(self) -> AbstractContextManager[Any]:
+        source = self._source
+        if isinstance(source, str):
+            import psycopg
+
+            return psycopg.connect(source)
+        conn: AbstractContextManager[Any] = (
+            source.connect() if hasattr(source, "dialect") else source.connection()
+        )
+        return conn
+
+
+def checked(source: Any, *kinds: str) -> Any:
+    """Return the source of connections if it is of one of the kinds, else raise TypeError."""
+    if isinstance(source, str) and "+" in source.partition("://")[0]:
+        raise TypeError("this looks like a URL of SQLAlchemy: pass create_engine(url), or a URI of libpq")
+    return connections.expect(source, *kinds)
+
+
+@contextmanager
+def alone(conn: Any) -> Generator[Any]:
+    """Put the connection into autocommit: each statement is a transaction of its own, ended by its answer."""
+    if not connections.is_psycopg(conn):
+        yield conn.execution_options(isolation_level="AUTOCOMMIT")  # undone when it goes back to its pool
+        return
+    before = conn.autocommit
+    conn.autocommit = True
+    try:
+        yield conn
+    finally:
+        if not conn.closed:
+            conn.autocommit = before
+
+
+def arm(tx: Any, token: Token, lock_timeout: str | None = None) -> bool:
+    """Send an arm, anew after a deadlock or serialization failure. False: a given lock_timeout ran out."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            connections.run(tx, statements.arm(token, lock_timeout))
+            break
+        except Exception as exc:
+            if timed_out(exc) and lock_timeout is not None:
+                return False
+            if attempt == ATTEMPTS or not repeatable(exc):
+                raise
+    return True

@@ -1,0 +1,83 @@
+"""What the sink sends to the server, as values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Final
+
+from sinkfence.tokens import Bearer, Token
+
+MAX_JOBS: Final = 1000
+"""How many jobs one transaction may guard: each takes a place in the server's lock table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One statement with its parameters. Its names are qualified: no search_path can redirect them."""
+
+    sql: str
+    """With `:name` where a parameter goes, as SQLAlchemy's text() has it."""
+    params: Mapping[str, Any]
+
+    @property
+    def pyformat(self) -> str:
+        """The same with `%(name)s`, as psycopg has it."""
+        return re.sub(r":(\w+)", r"%(\1)s", self.sql)
+
+
+PROBE: Final = Query("SELECT 1", {})
+"""Answered by a transaction that can still commit, refused with the driver's own error by every other."""
+
+
+def arm(token: Token, lock_timeout: str | None = None) -> Query:
+    """Raise the mark. A `lock_timeout` ("100ms") holds for this transaction; else the session's, or 5 s."""
+    call = "SELECT sinkfence.arm(:job_id, :generation, :owner)"
+    params = {"job_id": token.job_id, "generation": token.generation, "owner": token.owner}
+    if lock_timeout is None:
+        return Query(call, params)
+    # FROM is evaluated before the select list.
+    wait = " FROM pg_catalog.set_config('lock_timeout', :lock_timeout, true)"
+    return Query(call + wait, {**params, "lock_timeout": lock_timeout})
+
+
+def evict(token: Token) -> Query:
+    """End the sessions of the caller's own role that keep the job's mark from rising."""
+    return Query("SELECT sinkfence.evict(:job_id)", {"job_id": token.job_id})
+
+
+def guard(tokens: Iterable[Token], lock: bool = False) -> Query:
+    """Guard the open transaction for all tokens, in their order, in one round trip."""
+    tokens = list(tokens)
+    return Query(
+        "SELECT sinkfence.guard(t.job_id, t.generation, t.owner, :lock) "
+        "FROM pg_catalog.unnest(cast(:job_ids AS pg_catalog.text[]), cast(:generations AS bigint[]), "
+        "cast(:owners AS pg_catalog.text[])) AS t (job_id, generation, owner)",
+        {
+            "lock": lock,
+            "job_ids": [token.job_id for token in tokens],
+            "generations": [token.generation for token in tokens],
+            "owners": [token.owner for token in tokens],
+        },
+    )
+
+
+def shown(bearers: Iterable[Bearer]) -> dict[Token, Bearer]:
+    """Read each bearer's token, in bytewise order of the jobs: transactions that share jobs meet them alike.
+
+    Raises:
+        ValueError: no bearer, or more than 1,000.
+        LeaseLost: of a bearer whose term is over.
+    """
+    bearers = tuple(bearers)
+    if not 1 <= len(bearers) <= MAX_JOBS:
+        raise ValueError(f"a transaction guards 1 to {MAX_JOBS} bearers, not {len(bearers)}")
+    tokens = {bearer.token: bearer for bearer in bearers}
+    return dict(sorted(tokens.items(), key=lambda item: (item[0].job_id.encode(), item[0].generation)))
+
+
+def schema() -> str:
+    """Return the installation script, one statement."""
+    return resources.files(__package__ or "sinkfence_postgres").joinpath("schema.sql").read_text("utf-8")

@@ -1,0 +1,126 @@
+"""Transactions that commit only while their token is the newest that the database has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sinkfence.errors import OutcomeUnknown, SinkfenceError, StaleToken
+from sinkfence.tokens import Bearer, Token
+from sinkfence_postgres import connections, statements, watch
+from sinkfence_postgres.refusals import lost, misfit, refusal
+
+if TYPE_CHECKING:
+    from sinkfence_postgres.connections import AnyTx, Tx
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One call's dealings with the server, by which an error is understood."""
+
+    bearers: dict[Token, Bearer] = field(default_factory=dict[Token, Bearer])
+    ours: bool = False
+    """Whether the statement under way is ours, not the user's."""
+    committing: bool = False
+    """Whether COMMIT may have been sent."""
+
+    def meaning(self, exc: Exception) -> SinkfenceError | None:
+        """Return what the error is, or None where it is the driver's or the user's own affair."""
+        if (known := refusal(exc)) or (self.ours and (known := misfit(exc))):
+            return known
+        if self.committing and lost(exc):
+            return OutcomeUnknown(
+                "COMMIT was sent and the connection was lost before its answer: the transaction was applied "
+                "or not. Repeat it with the same idempotency key, or read back; never guess"
+            )
+        return None
+
+
+@contextmanager
+def translating(attempt: Attempt) -> Generator[None]:
+    """Raise in place of a driver's error what it means, and let the bearer hear of a refusal of its token."""
+    try:
+        yield
+    except Exception as exc:
+        if (known := attempt.meaning(exc)) is None:
+            raise
+        if isinstance(known, StaleToken) and known.token in attempt.bearers:
+            attempt.bearers[known.token].lose(known)
+        raise known from exc
+
+
+def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:
+    """Guard the user's own open transaction: its COMMIT is refused if by then a newer owner has armed.
+
+    Call it before the first write, and not inside a savepoint that may be rolled back: the guard would go
+    with it. The user commits, best inside `translated()`. Where the session sets no bounds of its own, the
+    transaction gets lock_timeout 5 s and idle_in_transaction_session_timeout 60 s, so that a frozen owner
+    can't keep its row locks for ever.
+
+    Args:
+        tx: a psycopg Connection; a SQLAlchemy Connection, Session or scoped_session.
+        bearers: at most 1,000; their tokens are read now.
+        lock: also keep a successor from arming until this transaction has ended.
+
+    Raises:
+        StaleToken, GenerationConflict: a newer owner was seen; the bearer is told.
+        NotArmed: this generation was never armed here.
+        NotEnforced: the connection is in autocommit.
+        SchemaMismatch: sinkfence is not installed here, or this role may not use it.
+    """
+    tx_ = connections.expect(tx, *connections.KINDS)
+    connections.settle(tx_)
+    connections.refuse_autocommit(connections.autocommits(tx_))
+    attempt = Attempt(statements.shown(bearers), ours=True)
+    with translating(attempt):
+        connections.run(tx_, statements.guard(attempt.bearers, lock))
+    watch.guarded(attempt.bearers, lambda: connections.is_open(tx_))
+
+
+@contextmanager
+def transaction(tx: Tx, *bearers: Bearer) -> Generator[Tx]:
+    """Begin a transaction, guard it, run the block, commit: refused to all but the newest owner.
+
+    The check stands inside COMMIT, in the same atomic step: a block that was frozen for hours is refused
+    there, and never keeps its successor from arming. An exception in the block rolls back and passes.
+
+    Args:
+        tx: a psycopg Connection; a SQLAlchemy Connection, Session or scoped_session.
+        bearers: at most 1,000; their tokens are read now.
+
+    Raises:
+        StaleToken, GenerationConflict, NotArmed, SchemaMismatch: as `guard`; nothing was applied.
+        JobMismatch, MissingToken: a protected table refused the write.
+        NotEnforced: a transaction is open already, or the connection is in autocommit.
+        OutcomeUnknown: the connection was lost after COMMIT was sent. Lost earlier: the driver's error.
+    """
+    tx_ = connections.expect(tx, *connections.KINDS)
+    connections.settle(tx_)
+    connections.refuse_open(tx_)
+    attempt = Attempt(statements.shown(bearers))
+    with translating(attempt), watch.block(attempt.bearers) as done:
+        with connections.begun(tx_):
+            connections.refuse_autocommit(connections.autocommits(tx_))
+            attempt.ours = True
+            connections.run(tx_, statements.guard(attempt.bearers))
+            attempt.ours = False
+            yield tx
+            connections.ready(tx_)
+            attempt.committing = True
+        connections.settle(tx_)  # in a pipeline COMMIT has been sent, and not yet answered
+        if attempt.committing:  # else the user has left by psycopg.Rollback
+            done()
+
+
+@contextmanager
+def translated() -> Generator[None]:
+    """Surround a commit of one's own: errors are raised as what they are, as by `transaction`.
+
+    Raises:
+        StaleToken, GenerationConflict, NotArmed, JobMismatch, MissingToken: nothing was applied.
+        OutcomeUnknown: the connection was lost, and COMMIT may have been sent.
+    """
+    with translating(Attempt(committing=True)), watch.commit():
+        yield

@@ -1,0 +1,83 @@
+"""What one request of a service has guarded, and whether all of it was committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from sinkfence.tokens import Token
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """Mutable on purpose: a handler in a thread or task has a copied context, and the same watch in it."""
+
+    token: Token
+    committed: bool = False
+    guards: list[Callable[[], bool]] = field(default_factory=list[Callable[[], bool]])
+    """For each guard, whether its transaction is still open. Appended to and removed from by any thread."""
+
+
+_current: ContextVar[Watch | None] = ContextVar("sinkfence_postgres_watch", default=None)
+# One for the sync and the async sink: an asynchronous door may stand before synchronous handlers.
+
+
+@contextmanager
+def entered(token: Token) -> Generator[None]:
+    """Watch over what is guarded with this token inside."""
+    outer = _current.get()
+    _current.set(Watch(token))
+    try:
+        yield
+    finally:
+        _current.set(
+            outer
+        )  # not reset(): a WSGI response may be closed in another context than it was made in
+
+
+def committed(token: Token) -> bool:
+    """Whether a guarded transaction of this token was committed here, and none is still open."""
+    watch = _current.get()
+    if watch is None or watch.token != token:
+        return False
+    return watch.committed and not any(is_open() for is_open in list(watch.guards))
+
+
+@contextmanager
+def block(tokens: Collection[Token]) -> Generator[Callable[[], None]]:
+    """Count a block that guards these tokens; what it yields is called when the block was committed."""
+    watch = _current.get()
+    if watch is None or watch.token not in tokens:
+        yield lambda: None
+        return
+
+    def done() -> None:
+        watch.committed = True
+
+    def is_open() -> bool:
+        return True
+
+    watch.guards.append(is_open)
+    try:
+        yield done
+    finally:
+        watch.guards.remove(is_open)
+
+
+def guarded(tokens: Collection[Token], is_open: Callable[[], bool]) -> None:
+    """Remember a guard in a transaction that the user commits."""
+    watch = _current.get()
+    if watch is not None and watch.token in tokens:
+        watch.guards.append(is_open)
+
+
+@contextmanager
+def commit() -> Generator[None]:
+    """Surround the user's own commit: what was guarded and open before, and isn't after, is committed."""
+    watch = _current.get()
+    before = [is_open for is_open in list(watch.guards) if is_open()] if watch else []
+    yield
+    if watch and any(not is_open() for is_open in before):
+        watch.committed = True
