@@ -1,0 +1,111 @@
+"""A process of the story from without: started, heard, stopped, continued, and gone at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Self
+
+PATIENCE: Final = 60.0
+"""Seconds that the story waits for a word before it gives up: no timing is expected, only an end."""
+
+Event = dict[str, Any]
+"""What a process said: its `event`, and what belongs to it."""
+
+
+class ProcessFailed(Exception):
+    """A process of the story ended, or fell silent, before it had said what the story waits for."""
+
+
+class Process:
+    """A Python module that waits for its brief, imported already; see `child` for its own half.
+
+    Use it in a `with`, and in the main thread: on Linux a child is killed when the *thread* that started it ends.
+    """
+
+    def __init__(self, name: str, module: str) -> None:
+        self.name = name
+        self._words: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - nameless, so never left on disk; closed with the process
+        self._process = subprocess.Popen(
+            # -P: whatever lies in the user's current folder is not to be imported.
+            [sys.executable, "-P", "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            process_group=0,  # Ctrl-C in a terminal is for the story, which then ends its processes
+        )
+        self._listener = threading.Thread(target=self._listen, name=f"listen to {name}", daemon=True)
+        self._listener.start()
+
+    def begin(self, brief: Mapping[str, Any]) -> None:
+        """Let it begin. If it has ended instead, `hear` will say so."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(brief).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def hear(self, *events: str) -> Event:
+        """Wait for the process's next word, which must be one of `events`, and return it.
+
+        Raises:
+            ProcessFailed: it said something else, ended, or was silent for too long.
+        """
+        try:
+            line = self._words.get(timeout=PATIENCE)
+        except queue.Empty:
+            raise ProcessFailed(f"{self.name} said nothing for {PATIENCE:.0f} s") from None
+        if not line:
+            raise ProcessFailed(f"{self.name} ended early: {self._last_complaint()}")
+        event: Event = json.loads(line)
+        if event["event"] not in events:
+            raise ProcessFailed(f"{self.name} told of {event}, and not of {' or '.join(events)}")
+        return event
+
+    def stop(self) -> None:
+        """Stop it by SIGSTOP, and return once the kernel reports that every thread of it stands.
+
+        Raises:
+            ProcessFailed: it had ended.
+        """
+        os.kill(self._process.pid, signal.SIGSTOP)
+        _, status = os.waitpid(self._process.pid, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            raise ProcessFailed(f"{self.name} ended before it could be stopped: {self._last_complaint()}")
+
+    def go_on(self) -> None:
+        """Continue it by SIGCONT."""
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._words.put(line)
+        self._words.put(b"")
+
+    def _last_complaint(self) -> str:
+        self._complaints.seek(0)
+        lines = self._complaints.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "without a word")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._process.kill()  # SIGKILL reaches a stopped process too
+        self._process.wait()
+        self._listener.join()
+        for pipe in (self._process.stdin, self._process.stdout, self._complaints):
+            assert pipe is not None
+            pipe.close()

@@ -1,0 +1,79 @@
+"""The demo as one call: its servers, its story, what it says at the end, and its exit code."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final
+
+import psycopg
+from rich.console import Console
+
+from sinkfence.demo.process import ProcessFailed
+from sinkfence.demo.servers.supervised import ServerError
+from sinkfence.demo.stage import stage
+from sinkfence.demo.story import Story
+from sinkfence.demo.timeline import Timeline
+
+AS_EXPECTED: Final = 0
+NOT_AS_EXPECTED: Final = 1
+NO_STAGE: Final = 3
+INTERRUPTED: Final = 130
+TERMINATED: Final = 143
+
+TITLE: Final = (
+    "A worker is stopped with its effects under way, loses its lease to another one, and goes on{how}:"
+)
+SAFE: Final = "Whatever the stale worker sent was refused where it arrived; all that is there is worker B's."
+DAMAGE: Final = (
+    "Whatever the stale worker sent was accepted: the customer is billed twice and charged twice, and\n"
+    "worker B's document and result are overwritten."
+)
+
+
+def show(console: Console, *, fenced: bool = True) -> int:
+    """Tell the story on a console, and return the exit code; whatever happens, nothing stays behind.
+
+    Returns:
+        0 if all was as it has to be: with the checks, the stale effects refused and nothing else; without
+        them, the damage done. 1 if not: the failed checks are listed. 3 if a server could not be had, or
+        was lost. 130 after Ctrl-C.
+
+    Raises:
+        SystemExit: 143, after SIGTERM.
+    """
+    timeline = Timeline(console)
+    try:
+        with ended_by_sigterm(), stage(timeline, fenced=fenced) as built:
+            timeline.title(TITLE.format(how="" if fenced else ", and no destination checks"))
+            verdict = Story(built, timeline).play()
+        timeline.judge(verdict, SAFE if fenced else DAMAGE)
+    except ProcessFailed as failed:
+        return complain(f"the story could not be told to its end: {failed}", NOT_AS_EXPECTED)
+    except (ServerError, OSError, psycopg.OperationalError) as error:
+        return complain(str(error), NO_STAGE)
+    except KeyboardInterrupt:
+        return complain("interrupted; nothing is left running", INTERRUPTED)
+    return AS_EXPECTED if verdict.good else NOT_AS_EXPECTED
+
+
+def complain(what: str, code: int) -> int:
+    """Say on standard error why there is no verdict, and return the exit code."""
+    print(f"sinkfence demo: {what}", file=sys.stderr)
+    return code
+
+
+@contextmanager
+def ended_by_sigterm() -> Generator[None]:
+    """Let SIGTERM end this process as Ctrl-C does: with its processes and folders cleared away first."""
+
+    def end(_number: int, _frame: object) -> None:
+        sys.exit(TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,102 @@
+"""What the story plays on: real servers, empty and private, and gone at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Final, LiteralString
+
+import psycopg
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+import sinkfence_postgres
+from sinkfence.demo.places import CHARGE, Places, sqlalchemy_url
+from sinkfence.demo.process import Process
+from sinkfence.demo.proxy import HoldingProxy, holding_proxy
+from sinkfence.demo.servers.postgres import postgres
+from sinkfence.demo.servers.s3 import s3
+from sinkfence.demo.timeline import Timeline
+from sinkfence.stores.sql import SqlStore
+
+LEDGER: Final = "CREATE TABLE line (invoice int, line text, amount int, PRIMARY KEY (invoice, line))"
+CHARGES: Final = "CREATE TABLE charge (invoice int, amount int, sender text)"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The places of the story, and the network in the way of one worker's requests."""
+
+    fenced: bool
+    """Whether the destinations check."""
+    places: Places
+    network: HoldingProxy
+
+    def brief(self, worker: Process, *, to_be_stopped: bool = False) -> None:
+        """Let a worker begin; one that is to be stopped has a slow network before the service."""
+        places = replace(self.places, service=self.network.url) if to_be_stopped else self.places
+        worker.begin(
+            {
+                "name": worker.name,
+                "to_be_stopped": to_be_stopped,
+                "fenced": self.fenced,
+                "places": asdict(places),
+            }
+        )
+
+
+@contextmanager
+def stage(timeline: Timeline, *, fenced: bool) -> Generator[Stage]:
+    """Start the servers, make the databases and the service; at the end nothing of them is left.
+
+    Raises:
+        ServerError: a server could not be had.
+        ProcessFailed: the service did not start.
+    """
+    private, public = key_pair()
+    with ExitStack() as stack:
+        service = stack.enter_context(Process("the service", "sinkfence.demo.service"))
+        with timeline.progress("PostgreSQL"):
+            server = stack.enter_context(postgres())
+            leases, ledger, charges = (server.create_database() for _ in range(3))
+            with closing(SqlStore(sqlalchemy_url(leases))) as store:
+                store.create_schema()
+            prepare(ledger, LEDGER)
+            prepare(charges, CHARGES)
+        with timeline.progress("an S3 server (SeaweedFS)"):
+            bucket = stack.enter_context(s3())
+        with timeline.progress("an HTTP service (uvicorn)"):
+            service.begin({"fenced": fenced, "dsn": charges, "public_key": public})
+            port = service.hear("listens")["port"]
+        network = stack.enter_context(holding_proxy(port, CHARGE))
+        yield Stage(
+            fenced,
+            Places(
+                leases=leases,
+                ledger=ledger,
+                s3={
+                    name: getattr(bucket, name)
+                    for name in ("endpoint", "access_key", "secret_key", "bucket", "region")
+                },
+                charges=charges,
+                service=f"http://127.0.0.1:{port}",
+                signing_key=private,
+            ),
+            network,
+        )
+
+
+def prepare(dsn: str, table: LiteralString) -> None:
+    """Make a table, and what PostgreSQL needs to check tokens: that is in a schema of its own."""
+    with psycopg.connect(dsn) as conn:
+        conn.execute(table)
+        sinkfence_postgres.install(conn)
+
+
+def key_pair() -> tuple[str, str]:
+    """Return a fresh Ed25519 key, private and public half (PEM)."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return private.decode(), public.decode()

@@ -1,0 +1,132 @@
+"""The plot: worker A is stopped in the middle of its effects, worker B takes over, and worker A goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import psycopg
+
+from sinkfence.demo.effects import EFFECTS, NEW, OLD
+from sinkfence.demo.outcome import Outcome
+from sinkfence.demo.places import JOB, sqlalchemy_url
+from sinkfence.demo.process import PATIENCE, Process, ProcessFailed
+from sinkfence.demo.stage import Stage
+from sinkfence.demo.state import read_state, state_after
+from sinkfence.demo.timeline import Timeline
+from sinkfence.demo.verdict import Verdict
+from sinkfence.leases import Leases
+from sinkfence.stores.sql import SqlStore
+
+WORKER: Final = "sinkfence.demo.worker"
+
+OPEN: Final = """
+    SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND state = 'idle in transaction'"""
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """One telling of the story, with the checks on or off as the stage has it."""
+
+    stage: Stage
+    timeline: Timeline
+    verdict: Verdict = field(default_factory=Verdict)
+
+    def play(self) -> Verdict:
+        """Play it, and return what was expected and whether it came.
+
+        Raises:
+            ProcessFailed: a process could not play its part.
+        """
+        self.timeline.start()
+        self.earlier_owners()
+        with Process("worker A", WORKER) as a, Process("worker B", WORKER) as b:
+            self.stop_in_the_middle(a)
+            self.take_over(b)
+            self.go_on(a)
+        self.look()
+        return self.verdict
+
+    def earlier_owners(self) -> None:
+        """Let the job be acquired and released, so that its generations have counted up."""
+        with Leases(SqlStore(sqlalchemy_url(self.stage.places.leases))) as leases:
+            for _ in range(1, OLD):
+                leases.acquire(JOB).release()
+        self.timeline.tell("lease store", f"{JOB} has had {OLD - 1} owners: generations 1 to {OLD - 1}")
+
+    def acquire(self, worker: Process, generation: int) -> None:
+        """Hear that a worker has acquired the job."""
+        got = worker.hear("acquired")["generation"]
+        self.verdict.check(f"{worker.name} acquires {JOB} as generation {generation}", got == generation, got)
+        arms = ", and arms its three destinations" if self.stage.fenced else ""
+        self.timeline.tell(worker.name, f"acquires {JOB} as generation {got}{arms}")
+
+    def stop_in_the_middle(self, a: Process) -> None:
+        """Stop worker A once its three effects are under way."""
+        self.stage.brief(a, to_be_stopped=True)
+        a.hear("asks")
+        self.acquire(a, OLD)
+        under_way = {a.hear("under way")["effect"], a.hear("under way")["effect"]}
+        with psycopg.connect(self.stage.places.ledger) as conn:
+            (transactions,) = conn.execute(OPEN, (a.name,)).fetchone() or (0,)
+        self.verdict.check(f"{a.name}'s transaction is open in PostgreSQL", transactions == 1, transactions)
+        self.timeline.tell(a.name, "has inserted its row, and not yet sent COMMIT")
+        self.verdict.check(f"{a.name}'s upload is between read and PUT", "upload" in under_way, under_way)
+        self.timeline.tell(a.name, "has read the object, and not yet sent its PUT")
+        if not self.stage.network.held.wait(PATIENCE):
+            raise ProcessFailed(f"{a.name} has sent no request")
+        self.timeline.tell("network", f"holds {a.name}'s request to the service")
+        a.stop()
+        self.timeline.tell(a.name, "is STOPPED (SIGSTOP); its lease runs out", "bold")
+
+    def take_over(self, b: Process) -> None:
+        """Let worker B wait until the store gives it the job, and do all of the work."""
+        self.stage.brief(b)
+        b.hear("asks")
+        self.timeline.tell(b.name, f"asks for {JOB}, and waits: the lease store's clock decides")
+        self.acquire(b, NEW)
+        for name, outcome in self.outcomes(b):
+            effect = EFFECTS[name]
+            so = f"{b.name}'s {effect.sent} is accepted by {effect.to}"
+            self.verdict.check(so, outcome == Outcome(), outcome)
+        left = b.hear("left")["error"]
+        self.verdict.check(f"{b.name} leaves its lease without an error", left is None, left)
+
+    def go_on(self, a: Process) -> None:
+        """Continue worker A, whose effects arrive late."""
+        a.go_on()
+        self.timeline.tell(a.name, "is CONTINUED (SIGCONT), and goes on as if nothing had happened", "bold")
+        self.stage.network.release()
+        self.timeline.tell("network", f"delivers {a.name}'s request")
+        for name, outcome in self.outcomes(a, late=True):
+            effect = EFFECTS[name]
+            if self.stage.fenced:
+                expected, so = effect.refusal, f"refused by {effect.to}: {OLD} presented, {NEW} seen"
+            else:
+                expected, so = Outcome(), f"accepted by {effect.to}"
+            self.verdict.check(f"{a.name}'s late {effect.sent} is {so}", outcome == expected, outcome)
+        left = a.hear("left")["error"]
+        self.verdict.check(f"{a.name} is told in the end that its lease was lost", left is not None, left)
+
+    def outcomes(self, worker: Process, *, late: bool = False) -> Iterator[tuple[str, Outcome]]:
+        """Tell and yield what becomes of a worker's effects, as it comes."""
+        for _ in EFFECTS:
+            heard = worker.hear("outcome")
+            name, outcome = heard["effect"], Outcome(**heard["outcome"])
+            if name == "request" and outcome.refusal:
+                # The answer as it was on the wire: that shows better than the sender who refused.
+                outcome = replace(outcome, answer=self.stage.network.answer or outcome.answer)
+            effect = EFFECTS[name]
+            style = "" if not late else "green" if outcome.refusal else "red"
+            self.timeline.tell(worker.name, f"{effect.sent:<11} to {effect.to:<16} {outcome}", style)
+            yield name, outcome
+
+    def look(self) -> None:
+        """Read what the destinations hold, and compare it with what has to be there."""
+        self.timeline.title("What is there now, read from the destinations:")
+        found, expected = read_state(self.stage), state_after(fenced=self.stage.fenced)
+        so = "worker B's, untouched" if self.stage.fenced else "damaged by worker A"
+        for name, effect in EFFECTS.items():
+            self.timeline.fact(effect.place, found[name])
+            self.verdict.check(f"{effect.place}: {so}", found[name] == expected[name], found[name])

@@ -1,0 +1,144 @@
+"""The demo is not fooled: with the check of one destination switched off, it says so and fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import secrets
+from contextlib import contextmanager, nullcontext
+
+import psycopg
+import pytest
+from rich.console import Console
+
+from sinkfence.demo import show as show_module
+from sinkfence.demo import stage as stage_module
+
+LET_PASS = """
+    CREATE OR REPLACE FUNCTION sinkfence.judge(
+        job_id text, generation bigint, owner text, mark bigint, mark_owner text)
+    RETURNS void LANGUAGE plpgsql AS 'begin end'"""
+FORGET = """
+    CREATE OR REPLACE FUNCTION sinkfence.arm(job_id text, generation bigint, owner text)
+    RETURNS void LANGUAGE plpgsql AS 'begin end'"""
+UNCONDITIONAL = """
+from sinkfence_s3.store import Exchange
+conditional = Exchange.write
+def write(self, body, etag, **extra):
+    if "sinkfence-probe" in self.key:
+        return conditional(self, body, etag, **extra)
+    return self._send(self.store.client.put_object, Body=body, **extra)["ETag"]
+Exchange.write = write
+"""
+BY_ID_ALONE = """
+import psycopg
+from sinkfence.stores.sql import SqlStore
+made = SqlStore.__init__
+def init(self, url, **settings):
+    self.url = url.replace("+psycopg", "")
+    made(self, url, **settings)
+def complete(self, token, result, conn=None):
+    with psycopg.connect(self.url) as conn:
+        conn.execute("UPDATE sinkfence_lease SET result = %s WHERE job_id = %s", (result, token.job_id))
+SqlStore.__init__, SqlStore.complete = init, complete
+"""
+
+
+@pytest.fixture
+def play(monkeypatch, postgres_server, s3_server):
+    """Play the demo on the tests' own servers, prepared before the story: its exit code and its words."""
+    bucket = f"demo-{secrets.token_hex(6)}"
+    s3_server.client().create_bucket(Bucket=bucket)
+    monkeypatch.setattr(stage_module, "postgres", lambda: nullcontext(postgres_server))
+    server = dataclasses.replace(s3_server, bucket=bucket)
+    monkeypatch.setattr(stage_module, "s3", lambda: nullcontext(server))
+    true_stage = show_module.stage
+
+    def run(prepare=lambda places: None):
+        @contextmanager
+        def stage(*args, **kwargs):
+            with true_stage(*args, **kwargs) as built:
+                prepare(built.places)
+                yield built
+
+        monkeypatch.setattr(show_module, "stage", stage)
+        console = Console(file=io.StringIO(), width=200)
+        code = show_module.show(console)
+        return code, console.file.getvalue()
+
+    return run
+
+
+@pytest.fixture
+def in_workers(monkeypatch, tmp_path):
+    """Have Python code run in each worker process before it starts."""
+
+    def patch(code):
+        lines = "".join(f"    {line}\n" for line in code.splitlines())
+        guard = f'import sys\nif "sinkfence.demo.worker" in sys.orig_argv:\n{lines}'
+        (tmp_path / "sitecustomize.py").write_text(guard)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+
+    return patch
+
+
+def execute(dsn, *statements):
+    with psycopg.connect(dsn) as conn:
+        for statement in statements:
+            conn.execute(statement)
+
+
+def failed(told):
+    return {line.split(maxsplit=1)[1] for line in told.splitlines() if line.strip().startswith("FAIL")}
+
+
+def named(told, *wanted):
+    """Whether just these checks failed, and what was found is said."""
+    found = failed(told)
+    return len(found) == len(wanted) and all(any(text in line for line in found) for text in wanted)
+
+
+def test_a_database_that_does_not_check_is_named(play):
+    """A database whose guard lets everything pass accepts the late COMMIT: the demo says so and exits 1."""
+    code, told = play(lambda places: execute(places.ledger, LET_PASS))
+    assert code == 1
+    assert named(
+        told,
+        "worker A's late COMMIT is refused by PostgreSQL: 7 presented, 8 seen (found: ACCEPTED)",
+        "the table is worker B's, untouched (found: 3 h at the old rate: 270, 3 h",
+    ), told
+
+
+def test_an_object_store_that_does_not_check_is_named(play, in_workers):
+    """A bucket that ignores conditions accepts the late PUT, and the demo says so and exits 1."""
+    in_workers(UNCONDITIONAL)
+    code, told = play()
+    assert code == 1
+    assert named(
+        told,
+        "worker A's late PUT is refused by S3: 7 presented, 8 seen (found: ACCEPTED)",
+        "the object is worker B's, untouched (found: 3 h at the old rate: 270)",
+    ), told
+
+
+def test_a_service_that_does_not_check_is_named(play):
+    """A service whose gate forgets its marks accepts the delayed request: the demo says so and exits 1."""
+    code, told = play(lambda places: execute(places.charges, LET_PASS, FORGET))
+    assert code == 1
+    assert named(
+        told,
+        "worker A's late request is refused by the service: 7 presented, 8 seen (found: ACCEPTED)",
+        "the charges is worker B's, untouched (found: 270 by worker A, 300 by worker B)",
+    ), told
+
+
+def test_a_lease_store_that_does_not_check_is_named(play, in_workers):
+    """A store that completes by the job's id alone accepts the late completion, and the demo exits 1."""
+    in_workers(BY_ID_ALONE)
+    code, told = play()
+    assert code == 1
+    assert named(
+        told,
+        "worker A's late completion is refused by the lease store: 7 presented, 8 seen (found: ACCEPTED)",
+        "the record is worker B's, untouched",
+    ), told

@@ -1,0 +1,67 @@
+"""The demo as its user sees it: what it says, its exit code, and what it leaves behind."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+import pytest
+
+REFUSALS = (
+    r"worker A +COMMIT +to PostgreSQL +REFUSED: 7 presented, 8 seen \(SQLSTATE SF001\)",
+    r"worker A +PUT +to S3 +REFUSED: 7 presented, 8 seen \(status 412\)",
+    r"worker A +request +to the service +REFUSED: 7 presented, 8 seen \(status 412, stale-token;current=8\)",
+    r"worker A +completion +to the lease store +REFUSED: 7 presented \(.* has issued generation 8 since\)",
+)
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
+
+
+def test_each_late_effect_is_refused_by_its_destination(sinkfence, scratch):
+    """With the checks on, the four late effects are refused where they arrive, and the demo exits 0."""
+    demo = sinkfence("demo")
+    told, complaints = demo.communicate()
+    assert (demo.returncode, complaints) == (0, ""), told
+    for refusal in REFUSALS:
+        assert re.search(refusal, told), told
+    assert "FAIL" not in told
+    assert "ACCEPTED" in told
+    assert not CONTROL.search(told), "in a pipe it is plain text"
+    assert list(scratch.iterdir()) == []
+
+
+def test_without_the_checks_each_late_effect_does_its_damage(sinkfence, scratch):
+    """With the checks off, the four late effects are accepted, the damage is shown, and the demo exits 0."""
+    demo = sinkfence("demo", "--unfenced")
+    told, complaints = demo.communicate()
+    assert (demo.returncode, complaints) == (0, ""), told
+    assert "REFUSED" not in told
+    assert "FAIL" not in told
+    assert re.search(r"table +3 h at the old rate: 270, 3 h at the new rate: 300$", told, re.MULTILINE)
+    assert re.search(r"object +3 h at the old rate: 270$", told, re.MULTILINE)
+    assert re.search(r"charges +270 by worker A, 300 by worker B$", told, re.MULTILINE)
+    assert re.search(r'record +done, generation 8, \{"total": 270\}$', told, re.MULTILINE)
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_demo_that_is_ended_in_the_middle_leaves_nothing(sinkfence, scratch, watch, number):
+    """Killed while worker A stands stopped, the demo leaves no process and no file behind."""
+    demo = sinkfence("demo")
+    assert any("is STOPPED" in line for line in demo.stdout)
+    left = watch(demo.pid)
+    demo.send_signal(number)
+    _, complaints = demo.communicate()
+    assert "Traceback" not in complaints
+    assert demo.returncode == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[number]
+    assert left() == set()
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_reader_that_goes_away_ends_the_demo_without_a_traceback(sinkfence, scratch, watch):
+    """When the pipe it writes to is closed, the demo clears up and says nothing more."""
+    demo = sinkfence("demo")
+    demo.stdout.readline()
+    demo.stdout.close()
+    assert demo.stderr.read() == ""
+    assert demo.wait() != 0
+    assert list(scratch.iterdir()) == []
