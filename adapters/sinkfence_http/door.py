@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from sinkfence.errors import JobMismatch, MissingToken
+from sinkfence.errors import JobMismatch, MissingToken, OutcomeUnknown
 from sinkfence.tokens import Token, check_job_id
 from sinkfence_http.answers import (
     MALFORMED,
@@ -67,7 +67,8 @@ class Passage:
         A handler that forgot the check, or that commits after it has answered, would tell its caller of a
         success that nothing has checked: its COMMIT may yet be refused.
         """
-        if not (self.fence.strict and 200 <= status < 300):
+        # A redirect after a post (302, 303) vouches for an effect as a 200 does.
+        if not (self.fence.strict and (200 <= status < 300 or status in (302, 303))):
             return None
         if not self._admitted:
             problem = "its handler never called fence.admit"
@@ -111,7 +112,7 @@ def present(values: Sequence[str], verifier: Verifier) -> Token:
 
 def turn_away(error: Exception) -> Answer:
     """Return the answer to a request that doesn't get in; what is no refusal is logged, and fails closed."""
-    answer = refusal_of(error)
+    answer = None if isinstance(error, OutcomeUnknown) else refusal_of(error)  # the mark rose, or it didn't
     if answer is None:
         logger.error("the fence can't be asked, and requests are refused", exc_info=error)
         return UNAVAILABLE
