@@ -17,6 +17,8 @@ from sinkfence.errors import (
     SinkfenceError,
     StaleToken,
 )
+from sinkfence.lease import Lease
+from sinkfence.leases import Leases
 from sinkfence.tokens import Token
 
 __all__ = [
@@ -26,8 +28,10 @@ __all__ = [
     "IdempotencyMismatch",
     "JobCompleted",
     "JobMismatch",
+    "Lease",
     "LeaseHeld",
     "LeaseLost",
+    "Leases",
     "MissingToken",
     "NotArmed",
     "NotEnforced",

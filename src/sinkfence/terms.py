@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 Clock = Callable[[], float]
 """Seconds from an arbitrary instant, never going back and counting through suspend."""
@@ -40,3 +41,24 @@ class Term:
     def remaining(self, now: float) -> float:
         """Return the seconds that are left at `now`; negative once the term is over."""
         return self.asked + self.ttl - self.margin - now
+
+
+def check_seconds(name: str, value: timedelta | float, least: float, most: float) -> float:
+    """Return a length of time in seconds, or raise TypeError or ValueError saying what is wrong with it."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    # A bool is an int, and ttl=True a slip rather than one second.
+    if isinstance(value, bool) or not isinstance(value, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"{name} must be a timedelta or seconds, not {type(value).__name__}")
+    if not least <= value <= most:  # a NaN compares false
+        raise ValueError(f"{name} must be from {least:g} to {most:g} seconds, not {value!r}")
+    return float(value)
+
+
+def check_ttl(ttl: timedelta | float) -> float:
+    """Return a lease's length in seconds: a timedelta or seconds, from 0.05 s to 30 days.
+
+    Raises:
+        TypeError, ValueError: anything else.
+    """
+    return check_seconds("ttl", ttl, 0.05, 30 * 86_400.0)

@@ -1,0 +1,76 @@
+"""Arming before the body starts, and what to do when a sink is ahead of the store.
+
+A sink that has seen a higher generation than the newest one either knows a later owner, and then it is we
+who are stale; or the store has gone back (a lossy failover, a restored backup) and issues numbers again.
+Only the store can tell, by one compare-and-swap on owner *and* generation: "I have only just acquired it"
+proves nothing, as we may have been stopped since. A acquires 7 and is stopped; B acquires 8 and arms; A goes
+on, arms, and is refused. An unconditional repair would take the job from B.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from sinkfence.errors import NotEnforced, StaleToken
+from sinkfence.grants import Grant, Store
+from sinkfence.sinks import Sink
+from sinkfence.tokens import Token
+
+log = logging.getLogger("sinkfence")
+
+LARGEST_JUMP: Final = 1_000_000
+"""How far a record is raised without an operator: a mark further ahead is more likely somebody's mistake."""
+
+
+def check_sinks(store: Store, arm: Iterable[Sink]) -> tuple[Sink, ...]:
+    """Return the sinks, or refuse those that cannot be armed from here.
+
+    Raises:
+        NotEnforced: the sink remembers and the store doesn't: after a restart it would issue numbers from 1
+            again, all of them below the sink's mark.
+        TypeError: the sink is for an event loop.
+    """
+    sinks = tuple(arm)
+    for sink in sinks:
+        if inspect.iscoroutinefunction(sink.arm):
+            raise TypeError(f"{type(sink).__name__} is for an event loop: hold() arms synchronous sinks")
+        if sink.durable and not store.durable:
+            raise NotEnforced(
+                f"{type(store).__name__} forgets its count, {type(sink).__name__} does not forget its marks: "
+                "use a store that keeps its records (SqlStore)"
+            )
+    return sinks
+
+
+def raise_above(store: Store, token: Token, stale: StaleToken, owner: str, ttl: float) -> Grant | None:
+    """Answer a sink's refusal: a grant above its mark where the store has gone back, None where we are stale.
+
+    Where the mark is not known, or too far ahead to be believed, it is None as well, and the latter is
+    said on the error.
+
+    Raises:
+        GenerationExhausted, OutcomeUnknown, and the store's own errors.
+    """
+    if stale.mark is None:
+        return None
+    if stale.mark - token.generation > LARGEST_JUMP and not store.jumps:
+        stale.add_note(
+            f"The mark is more than {LARGEST_JUMP} ahead. If the lease store has gone back, "
+            f"raise it by hand: leases.raise_above({token.job_id!r}, {stale.mark})"
+        )
+        return None
+    grant = store.reacquire_above(token, stale.mark, owner, ttl)
+    if grant is not None:
+        log.error(
+            "job %r: a sink has seen generation %d, the lease store had issued only %d: it went back, and "
+            "was raised to %d",
+            token.job_id,
+            stale.mark,
+            token.generation,
+            grant.token.generation,
+            extra={"job_id": token.job_id, "generation": grant.token.generation, "mark": stale.mark},
+        )
+    return grant

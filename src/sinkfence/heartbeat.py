@@ -1,0 +1,181 @@
+"""The heartbeat: renews all leases of a process in batches, and tells when one is lost.
+
+It is two threads, so that neither waits for the other: one sends renewals and may be held up by the
+store; one watches the terms and runs the callbacks, and may be held up by those. Both end when there is
+nothing left to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from sinkfence.grants import Store
+from sinkfence.lease import Lease, give_back_late
+from sinkfence.tenure import Loss, Tenure
+from sinkfence.terms import Clock
+
+log = logging.getLogger("sinkfence")
+
+OnLost = Callable[[Lease, Loss], object]
+
+LONGEST_WAIT: Final = 5.0
+"""Seconds. A wait's clock may stand still while the machine sleeps, and the terms don't."""
+
+
+@dataclass(slots=True)
+class _Beat:
+    interval: float
+    due: float
+
+
+class Heartbeat:
+    """Renews and watches the tenures that it was given, on threads that it starts when there are some."""
+
+    def __init__(self, store: Store, on_lost: OnLost | None, clock: Clock) -> None:
+        self._store = store
+        self._on_lost = on_lost
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._beating: dict[Tenure, _Beat] = {}
+        self._losses: deque[tuple[Lease, Loss]] = deque()
+        self._renewing: threading.Thread | None = None
+        self._watching: threading.Thread | None = None
+        # Until when each of the two sleeps, 0.0 while it is awake: waking both for each of thousands is dear.
+        self._renews_at = self._watches_at = 0.0
+
+    def add(self, tenure: Tenure, interval: float) -> None:
+        """Renew this one every `interval` seconds from now on, until it ends."""
+        with self._changed:
+            now = self._clock()
+            self._beating[tenure] = _Beat(interval, now + interval)
+            if self._renewing is None:
+                self._renewing = self._start(self._renew)
+            self._ensure_watching()
+            if now + interval < self._renews_at or now + tenure.remaining() < self._watches_at:
+                self._changed.notify_all()
+
+    def ended(self, tenure: Tenure, lease: Lease, loss: Loss | None) -> None:
+        """Stop renewing this one and, if it was lost, have it told: once, on a thread of the heartbeat."""
+        with self._changed:
+            self._beating.pop(tenure, None)
+            if loss is not None and self._on_lost is not None:
+                self._losses.append((lease, loss))
+                self._ensure_watching()
+            if self._losses or not self._beating:
+                self._changed.notify_all()
+
+    def beat(self) -> None:
+        """Send one batch: what is due, and what soon will be, of that whose term is not over."""
+        with self._changed:
+            asked = self._clock()
+            due = {
+                tenure: beat
+                for tenure, beat in self._beating.items()
+                if beat.due <= asked + beat.interval / 4
+            }
+            for beat in due.values():
+                beat.due = asked + beat.interval
+        # Past its term nothing is sent for a lease: whoever watches is about to tell.
+        batch = {tenure: beat for tenure, beat in due.items() if tenure.remaining() > 0}
+        if not batch:
+            return
+        try:
+            answer = self._store.renew_many([(tenure.token, tenure.ttl) for tenure in batch])
+        except Exception as error:  # noqa: BLE001 - whatever it is: a store out of reach is no loss yet
+            self._again_soon(list(batch.values()))
+            log.warning(
+                "renewal of %d lease(s) failed, tried again until the term is over: %s", len(batch), error
+            )
+            return
+        known = answer.settled.union(answer.renewed)
+        self._again_soon([beat for tenure, beat in batch.items() if tenure.token not in known])
+        for tenure in batch:
+            token = tenure.token
+            if token in answer.renewed:
+                if not tenure.extend(asked, answer.renewed[token]):
+                    self._give_back(tenure)
+            elif token in answer.settled:
+                tenure.gone("it was released or completed", settled=True)
+            elif token in answer.lost:
+                tenure.gone(answer.lost[token], settled=False)
+
+    def tell(self) -> None:
+        """End what has run out, and run the callbacks of what was lost."""
+        with self._changed:
+            over = [tenure for tenure in self._beating if tenure.remaining() <= 0]
+        for tenure in over:
+            tenure.expire()
+        while self._losses:
+            lease, loss = self._losses.popleft()
+            try:
+                if self._on_lost is not None:
+                    self._on_lost(lease, loss)
+            except Exception:
+                log.exception("on_lost failed for %r", lease)
+
+    def stop(self, timeout: float) -> None:
+        """Wait, for `timeout` seconds at most, for the threads to end; what was added has ended before."""
+        until = self._clock() + timeout
+        for thread in (self._renewing, self._watching):
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(max(until - self._clock(), 0.0))
+
+    def _again_soon(self, beats: list[_Beat]) -> None:
+        # Not at once and not together: each try may find the row locked, or the store down.
+        with self._changed:
+            for beat in beats:
+                beat.due = self._clock() + beat.interval * random.uniform(0.1, 0.3)  # noqa: S311 - jitter
+
+    def _give_back(self, tenure: Tenure) -> None:
+        tenure.expire()
+        try:
+            give_back_late(self._store, tenure)
+        except Exception as error:  # noqa: BLE001 - it runs out by itself
+            log.warning("a renewal that came too late could not be released: %s", error)
+
+    def _ensure_watching(self) -> None:
+        if self._watching is None:
+            self._watching = self._start(self._watch)
+
+    @staticmethod
+    def _start(run: Callable[[], None]) -> threading.Thread:
+        # A daemon: at the interpreter's exit it stops, and the leases run out.
+        thread = threading.Thread(target=run, name="sinkfence-heartbeat", daemon=True)
+        thread.start()
+        return thread
+
+    def _renew(self) -> None:
+        while True:
+            with self._changed:
+                while self._beating:
+                    wait = min(beat.due for beat in self._beating.values()) - self._clock()
+                    if wait <= 0:
+                        break
+                    self._renews_at = self._clock() + wait
+                    self._changed.wait(min(wait, LONGEST_WAIT))
+                    self._renews_at = 0.0
+                else:
+                    self._renewing = None
+                    return
+            self.beat()
+
+    def _watch(self) -> None:
+        while True:
+            with self._changed:
+                while not self._losses:
+                    if not self._beating:
+                        self._watching = None
+                        return
+                    wait = min(tenure.remaining() for tenure in self._beating)
+                    if wait <= 0:
+                        break
+                    self._watches_at = self._clock() + wait
+                    self._changed.wait(min(wait, LONGEST_WAIT))
+                    self._watches_at = 0.0
+            self.tell()

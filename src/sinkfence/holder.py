@@ -1,0 +1,196 @@
+"""What one process does with leases: takes them, arms sinks under them, leaves them."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sinkfence.arming import raise_above
+from sinkfence.errors import LeaseHeld, LeaseLost, StaleToken
+from sinkfence.grants import Grant, Store, fresh_owner
+from sinkfence.heartbeat import Heartbeat, OnLost
+from sinkfence.lease import Lease
+from sinkfence.sinks import Sink
+from sinkfence.tenure import COMPLETED, RELEASED, TERM_OVER, Loss, Tenure
+from sinkfence.terms import Clock
+from sinkfence.tokens import Token
+
+log = logging.getLogger("sinkfence")
+
+MOST_REPAIRS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease, as its user sees it and as we do."""
+
+    lease: Lease
+    tenure: Tenure
+
+
+class Holder:
+    """Made on first use in each process: after a fork nothing of the parent's is touched."""
+
+    def __init__(
+        self,
+        store: Store,
+        label: str | None,
+        on_lost: OnLost | None,
+        clock: Clock,
+        pause: Callable[[float], object],
+    ) -> None:
+        self._store = store
+        self._label = label
+        self._clock = clock
+        self._pause = pause
+        self._heartbeat = Heartbeat(store, on_lost, clock)
+        self._lock = threading.Lock()
+        # Weakly: a lease without a heartbeat that its user has dropped is left to run out.
+        self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
+
+    def acquire(self, job_id: str, ttl: float, wait: float) -> Held:
+        """Acquire the job, trying for `wait` seconds. See `Leases.acquire`."""
+        give_up = self._clock() + wait
+        owner = fresh_owner(self._label)  # one for this call: a repetition finds what an earlier sending got
+        while True:
+            asked = self._clock()
+            try:
+                grant = self._store.acquire(job_id, owner, ttl)
+            except LeaseHeld as held:
+                left = give_up - self._clock()
+                if left <= 0:
+                    raise
+                # It may be released before it runs out; and others that wait should look at other moments.
+                look_again = max(min(held.retry_after, 1.0), 0.02) * random.uniform(0.5, 1.0)  # noqa: S311
+                self._pause(min(left, look_again))
+                continue
+            taken = self._take(grant, asked, ttl)
+            if taken.tenure.remaining() <= 0:
+                taken.tenure.finish(TERM_OVER, None)
+                self._release_quietly(grant.token)
+                raise LeaseLost(grant.token, "the answer of the lease store took longer than the ttl")
+            return taken
+
+    def arm(self, held: Held, interval: float, sinks: Sequence[Sink]) -> Held:
+        """Start the heartbeat, then arm the sinks; return what is held then, under a new token perhaps.
+
+        Whatever goes wrong, the lease is released and the error raised. What was armed stays armed, which
+        is harmless: the next generation is higher.
+        """
+        repairs = 0
+        while True:
+            try:
+                # Before arming: a sink may keep us waiting for longer than the ttl.
+                self._heartbeat.add(held.tenure, interval)
+                for sink in sinks:
+                    # The token and not the lease: a refusal is answered here, and nobody has the lease yet.
+                    sink.arm(held.lease.token)
+                return held
+            except StaleToken as stale:
+                if stale.token != held.tenure.token or repairs == MOST_REPAIRS:
+                    self._give_up(held.tenure)
+                    raise
+                repaired = self._replace(held.tenure, stale)
+                if repaired is None:
+                    raise
+                held, repairs = repaired, repairs + 1
+            except BaseException:
+                self._give_up(held.tenure)
+                raise
+
+    def leave(self, held: Held, error: BaseException | None) -> None:
+        """End what the body held, however it ended. See `Leases.hold`.
+
+        Raises:
+            LeaseLost: the body ended without an error, and the job is somebody else's.
+        """
+        tenure = held.tenure
+        # In a child that was forked inside the body the lease is the parent's, who goes on with it.
+        if tenure.is_forked or tenure.end in {RELEASED, COMPLETED}:
+            return
+        if isinstance(error, StaleToken) and error.token == tenure.token:
+            held.lease.lose(error)
+            self._make_room(tenure, error)
+            return
+        was_ours = tenure.remaining() > 0
+        try:
+            held.lease.release()
+        except Exception as failed:
+            # Within its term the lease was ours to the end of the body, whose work is good: it runs out.
+            if error is None and (isinstance(failed, LeaseLost) or not was_ours):
+                raise
+            log.warning("leaving job %r: %s", held.lease.job_id, failed)
+
+    def close(self, timeout: float) -> list[Exception]:
+        """Release what is held and end the heartbeat's threads; return what went wrong."""
+        with self._lock:
+            held = [lease for lease in self._leases if lease.remaining() > 0]
+        errors: list[Exception] = []
+
+        def release() -> None:
+            for lease in held:
+                try:
+                    lease.release()
+                except LeaseLost:
+                    pass  # somebody else's by now, which is what releasing is for
+                except Exception as error:  # noqa: BLE001 - the others are released all the same
+                    errors.append(error)
+
+        # On a thread, as the store may take as long as it likes; a daemon, as then nobody waits for it.
+        releasing = threading.Thread(target=release, name="sinkfence-close", daemon=True)
+        releasing.start()
+        releasing.join(timeout)
+        if releasing.is_alive():
+            return [*errors, TimeoutError(f"the lease store did not answer within {timeout:g} s")]
+        self._heartbeat.stop(timeout)
+        return errors
+
+    def _take(self, grant: Grant, asked: float, ttl: float) -> Held:
+        tenure = Tenure(grant, asked, ttl, self._clock)
+        lease = Lease(self._store, tenure, self._clock)
+
+        def ended(loss: Loss | None) -> None:
+            self._heartbeat.ended(tenure, lease, loss)
+
+        tenure.ended = ended
+        with self._lock:
+            self._leases.add(lease)
+        return Held(lease, tenure)
+
+    def _replace(self, tenure: Tenure, stale: StaleToken) -> Held | None:
+        # Ended first: the heartbeat would report the old token as lost when it is only replaced.
+        tenure.finish("a sink refused to be armed by it", None)
+        grant = None
+        asked = self._clock()
+        try:
+            grant = raise_above(self._store, tenure.token, stale, fresh_owner(self._label), tenure.ttl)
+        finally:
+            if grant is None:
+                self._release_quietly(tenure.token)
+        return self._take(grant, asked, tenure.ttl) if grant else None
+
+    def _give_up(self, tenure: Tenure) -> None:
+        tenure.finish("arming failed", None)
+        self._release_quietly(tenure.token)
+
+    def _make_room(self, tenure: Tenure, stale: StaleToken) -> None:
+        # Where the store has gone back, the next owner would be refused like this one, and the next.
+        grant = None
+        try:
+            grant = raise_above(self._store, tenure.token, stale, fresh_owner(self._label), tenure.ttl)
+        except Exception as failed:  # noqa: BLE001 - it must not take the place of the body's own error
+            log.warning("job %r was not raised above a refusal: %s", tenure.token.job_id, failed)
+        self._release_quietly(grant.token if grant else tenure.token)
+
+    def _release_quietly(self, token: Token) -> None:
+        try:
+            self._store.release(token)
+        except LeaseLost:
+            pass  # somebody else's by now
+        except Exception as failed:  # noqa: BLE001 - it runs out by itself
+            log.warning("job %r was not released and runs out by itself: %s", token.job_id, failed)

@@ -1,0 +1,161 @@
+"""One lease: an identity that never changes, and a term that lives."""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import datetime
+from typing import Any, Final
+
+from sinkfence.errors import LeaseLost, StaleToken
+from sinkfence.grants import Store
+from sinkfence.tenure import COMPLETED, RELEASED, TERM_OVER, Tenure
+from sinkfence.terms import Clock
+from sinkfence.tokens import Token, idempotency_key
+
+MAX_RESULT_BYTES: Final = 65_536
+
+
+class Lease:
+    """A job that is ours for a while: a bearer, from `Leases.hold` or `Leases.acquire`.
+
+    Threads may share it. A forked child has only an image of it, which is void there.
+    """
+
+    def __init__(self, store: Store, tenure: Tenure, clock: Clock) -> None:
+        self._store = store
+        self._tenure = tenure
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        token = self._tenure.token
+        return f"<Lease of {token.job_id!r}, generation {token.generation}: {self._tenure.over() or 'held'}>"
+
+    @property
+    def token(self) -> Token:
+        """The token, as long as the term runs. Read it for each effect, and keep none.
+
+        Raises:
+            LeaseLost: the term is over, or the lease was released or completed, or this is a forked child.
+        """
+        over = self._tenure.over()
+        if over is None:
+            return self._tenure.token
+        if over == TERM_OVER:
+            self._tenure.expire()
+        raise LeaseLost(self._tenure.token, over)
+
+    @property
+    def job_id(self) -> str:
+        """The job that is leased."""
+        return self._tenure.token.job_id
+
+    @property
+    def generation(self) -> int:
+        """The number of this turn, to show. Sinks take the lease itself."""
+        return self._tenure.token.generation
+
+    @property
+    def lease_until(self) -> datetime:
+        """When the lease ends unless it is renewed, by the store's clock. Aware, UTC."""
+        return self._tenure.lease_until
+
+    @property
+    def lost(self) -> threading.Event:
+        """Set once the lease was found to be lost; a release or a completion is no loss.
+
+        Without a heartbeat it is found at the next use only.
+        """
+        if not self._tenure.is_forked:
+            return self._tenure.lost
+        void = threading.Event()
+        void.set()
+        return void
+
+    def remaining(self) -> float:
+        """Return the seconds for which the lease is ours at least; 0.0 when it is over."""
+        return max(self._tenure.remaining(), 0.0)
+
+    def key(self, step: str) -> str:
+        """Return the idempotency key of a step of this job: the same for every owner. See `Token.key`."""
+        return idempotency_key(self.job_id, step)
+
+    def renew(self, *, conn: object = None) -> None:
+        """Extend the lease to its ttl from now, also one that ran out while nobody took the job.
+
+        With `conn` it is the caller's transaction that renews, and the term on this side stays as it is.
+
+        Raises:
+            LeaseLost: somebody else has the job, or this side was told already that it is lost.
+            OutcomeUnknown: no answer: repeat it.
+        """
+        tenure = self._usable()
+        if tenure.end is not None:
+            raise LeaseLost(tenure.token, tenure.end)
+        asked = self._clock()
+        try:
+            lease_until = self._store.renew(tenure.token, tenure.ttl, conn)
+        except LeaseLost as lost:
+            tenure.finish(lost.reason, lost)
+            raise
+        if conn is None and not tenure.extend(asked, lease_until):
+            tenure.expire()
+            give_back_late(self._store, tenure)
+            raise LeaseLost(tenure.token, tenure.end or TERM_OVER)
+
+    def complete(self, result: Any = None, *, conn: object = None) -> None:
+        """Record the job as done for ever. The store decides, whatever this side thinks of the term.
+
+        Args:
+            result: JSON of at most 64 KiB, which whoever tries to acquire the job gets with JobCompleted.
+            conn: a transaction of the caller's: the success is provisional until its commit.
+
+        Raises:
+            LeaseLost: somebody else has the job. The result is on the error.
+            OutcomeUnknown: no answer: repeat it, with the same result.
+            ValueError, TypeError: the result is too large, or no JSON.
+        """
+        tenure = self._usable()
+        text = None if result is None else json.dumps(result, allow_nan=False)
+        if text is not None and len(text) > MAX_RESULT_BYTES:  # ASCII: a character is a byte
+            raise ValueError(f"a result may have {MAX_RESULT_BYTES} bytes as JSON, this one has {len(text)}")
+        with tenure.settling():
+            try:
+                self._store.complete(tenure.token, text, conn)
+            except LeaseLost as lost:
+                lost.result = result
+                tenure.finish(lost.reason, lost)
+                raise
+            if conn is None:
+                tenure.finish(COMPLETED, None)
+
+    def release(self, *, conn: object = None) -> None:
+        """Give the job back, for the next owner to acquire at once. A repetition changes nothing.
+
+        Raises:
+            LeaseLost: somebody else has the job.
+            OutcomeUnknown: no answer: repeat it, or let the lease run out.
+        """
+        tenure = self._usable()
+        if conn is None:
+            # Ended here first, there second. The other way round: the record is free, B acquires it, and this
+            # side's body still shows its token, and its heartbeat reports as lost what was given back.
+            tenure.finish(RELEASED, None)
+        with tenure.settling():
+            self._store.release(tenure.token, conn)
+
+    def lose(self, reason: StaleToken) -> None:
+        """Hear from a sink that it refused this lease's token: it is lost."""
+        if reason.token == self._tenure.token and not self._tenure.is_forked:
+            self._tenure.finish("a destination has refused its token as stale", reason)
+
+    def _usable(self) -> Tenure:
+        if self._tenure.is_forked:
+            raise LeaseLost(self._tenure.token, self._tenure.over() or "")
+        return self._tenure
+
+
+def give_back_late(store: Store, tenure: Tenure) -> None:
+    """Release what was renewed after this side had been told that it is lost: nobody works under it."""
+    if tenure.lost.is_set():
+        store.release(tenure.token)

@@ -1,0 +1,12 @@
+"""Leases counted in PostgreSQL, or in an SQLite file to start with."""
+
+try:
+    import sqlalchemy as _sqlalchemy
+except ImportError as missing:  # one line that helps, in place of a traceback through our modules
+    raise ImportError(f"SqlStore needs SQLAlchemy ({missing}): pip install 'sinkfence[sql]'") from None
+del _sqlalchemy
+
+from sinkfence.stores.sql.schema import metadata  # noqa: E402 - after the check that there is an SQLAlchemy
+from sinkfence.stores.sql.store import SqlStore  # noqa: E402
+
+__all__ = ["SqlStore", "metadata"]

@@ -1,0 +1,158 @@
+"""The store's own connections to its database, and what becomes of a statement that is sent over one."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError
+
+from sinkfence.errors import OutcomeUnknown
+from sinkfence.stores.sql import schema
+
+T = TypeVar("T")
+
+ATTEMPTS: Final = 6
+RETRYABLE: Final = {"40001", "40P01"}
+"""Serialization failure and deadlock: the server undid the transaction so that it can be run again."""
+_SHUTDOWN: Final = {"57P01", "57P02", "57P03"}
+"""Ends a session even while its COMMIT, locally done, waits for a standby."""
+
+_TIMEOUTS: Final = {
+    "connect_timeout": 5,
+    "tcp_user_timeout": 5000,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+}
+"""A way to the server that swallows everything is noticed within seconds (libpq, section 34.1.2), and
+not after TCP's quarter of an hour: a heartbeat has until its ttl is over."""
+
+
+def engine_for(source: str | sa.URL | sa.Engine) -> sa.Engine:
+    """Return an engine of the store's own, in autocommit; nothing is connected yet.
+
+    An engine that is passed says where the database is and how to log in. Its pool is not used: a body that
+    has all its connections in use must not keep the heartbeat waiting for one.
+
+    Raises:
+        ValueError: neither PostgreSQL nor an SQLite file, or an asynchronous driver.
+        ImportError: the driver is not installed.
+    """
+    # hide_parameters: a result that somebody completes a job with has no place in an error's text.
+    options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "hide_parameters": True}
+    if isinstance(source, sa.Engine):
+        url, options["pool"] = source.url, source.pool.recreate()
+    else:
+        url = sa.make_url(source)
+        if url.drivername in {"postgres", "postgresql"}:
+            url = url.set(drivername="postgresql+psycopg")
+        if url.get_backend_name() == "postgresql":
+            options["connect_args"] = {k: v for k, v in _TIMEOUTS.items() if k not in url.query}
+        else:
+            options["connect_args"] = {"timeout": 5.0}
+    backend = url.get_backend_name()
+    if backend not in {"postgresql", "sqlite"}:
+        raise ValueError(f"SqlStore keeps leases in PostgreSQL or SQLite, not in {backend}")
+    if backend == "sqlite" and url.database in {None, "", ":memory:"}:
+        raise ValueError(
+            "SqlStore needs an SQLite file (sqlite:///leases.db): in memory, MemoryStore does it"
+        )
+    try:
+        engine = sa.create_engine(url, **options)
+    except ImportError as absent:
+        raise ImportError(
+            f"{url.drivername} needs a driver that is not here ({absent}): pip install 'sinkfence[postgres]'"
+        ) from None
+    if engine.dialect.is_async:
+        raise ValueError(f"{url.drivername} is asynchronous: use postgresql+psycopg here")
+    event.listen(engine, "connect", _prepare)
+    return engine
+
+
+def _prepare(driver_connection: Any, _record: object) -> None:
+    if hasattr(driver_connection, "prepare_threshold"):
+        driver_connection.prepare_threshold = None  # prepared statements are session state
+    elif type(driver_connection).__module__.startswith("sqlite3"):
+        if driver_connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            driver_connection.execute("PRAGMA journal_mode = WAL")
+        driver_connection.execute("PRAGMA synchronous = FULL")
+
+
+@contextmanager
+def transaction(connection: sa.Connection) -> Generator[None]:
+    """Surround several statements, on a connection in autocommit."""
+    sqlite = connection.dialect.name == "sqlite"
+    # IMMEDIATE: the write lock is waited for here, before the clock is read, and not between two statements,
+    # where waiting is no use: SQLite answers "locked" at once to a reader that becomes a writer too late.
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if sqlite else "BEGIN")
+    try:
+        yield
+        connection.exec_driver_sql("COMMIT")
+    except BaseException:
+        with suppress(DBAPIError):  # some errors have ended it already, or the connection
+            connection.exec_driver_sql("ROLLBACK")
+        raise
+
+
+def run(
+    engine: sa.Engine, work: Callable[[sa.Connection], T], *, pause: Callable[[float], object] = time.sleep
+) -> T:
+    """Do work that may be repeated: after a serialization failure or deadlock, and after a lost answer.
+
+    Raises:
+        OutcomeUnknown: sent, and neither this nor a repetition was answered.
+        SchemaMismatch: there is no such table.
+        sqlalchemy.exc.DBAPIError: anything else, of which is known that it took no effect.
+    """
+    sent: DBAPIError | None = None
+    last: DBAPIError | None = None
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            pause(random.uniform(0.5, 1.0) * min(0.02 * 2**attempt, 0.5))  # noqa: S311 - jitter
+        try:
+            connection = engine.connect()
+        except DBAPIError as error:
+            if sent is None:  # nothing was sent
+                raise
+            last = error
+        else:
+            with connection:
+                try:
+                    return work(connection)
+                except DBAPIError as error:
+                    last = error
+                    sent = error if _is_unanswered(error) else sent
+                    if _is_absent(error):
+                        raise schema.missing() from error
+                    if not (_is_unanswered(error) or sqlstate(error) in RETRYABLE):
+                        break
+    if sent is not None:
+        raise OutcomeUnknown(
+            "the lease store gave no answer to a statement, nor to its repetition: it may have taken effect"
+        ) from sent
+    assert last is not None
+    raise last
+
+
+def sqlstate(error: DBAPIError) -> str | None:
+    """Return the server's code (PostgreSQL manual, appendix A), under whichever name the driver has it."""
+    return getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+
+
+def is_blocked(error: DBAPIError) -> bool:
+    """Whether somebody's transaction kept the row, or SQLite's file, locked for too long."""
+    return sqlstate(error) == "55P03" or getattr(error.orig, "sqlite_errorname", "").startswith("SQLITE_BUSY")
+
+
+def _is_unanswered(error: DBAPIError) -> bool:
+    code = sqlstate(error)
+    return error.connection_invalidated or (code is not None and (code[:2] == "08" or code in _SHUTDOWN))
+
+
+def _is_absent(error: DBAPIError) -> bool:
+    return sqlstate(error) in {"42P01", "42703"} or "no such table" in str(error.orig)

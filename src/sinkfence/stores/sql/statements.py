@@ -1,0 +1,188 @@
+"""What a holder of a lease asks for, as values: one statement each, and what its answer means.
+
+A change matches on owner *and* generation, never on one of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final, NoReturn
+
+from sinkfence.errors import GenerationExhausted, JobCompleted, LeaseHeld, LeaseLost
+from sinkfence.grants import Grant, Record, Renewals
+from sinkfence.stores.sql.dialects import TABLE, Change, Dialect, Query, Row
+from sinkfence.stores.sql.records import instant, look
+from sinkfence.tokens import MAX_GENERATION, Token
+
+_MINE: Final = "job_id = :job_id AND generation = :generation AND owner = :owner AND state = 'open'"
+
+
+def acquire(d: Dialect, job_id: str, owner: str, ttl: float, *, by_clock: bool) -> Change[tuple[Grant, int]]:
+    """Take a job that is open and free: the grant, and the clock's number.
+
+    INSERT ... ON CONFLICT DO UPDATE locks the row first and then evaluates WHERE and SET on its newest
+    version (PostgreSQL manual, INSERT): two that take one expired lease are a winner and a loser.
+    """
+    sql = f"""
+        INSERT INTO {TABLE} AS j (job_id, generation, owner, lease_until, state)
+        SELECT CAST(:job_id AS text), {_next(d, "1", by_clock)}, CAST(:owner AS text), {d.until}, 'open'
+         WHERE {d.patient}
+        ON CONFLICT (job_id) DO UPDATE
+           SET generation = {_next(d, "j.generation + 1", by_clock)},
+               owner = excluded.owner, lease_until = {d.until}
+         WHERE j.state = 'open' AND j.lease_until <= {d.clock}
+           AND j.generation BETWEEN 0 AND {MAX_GENERATION - 1}
+        RETURNING generation, {d.lease_until}, {d.millis}, {d.settled}"""
+
+    def took(row: Row) -> tuple[Grant, int]:
+        return Grant(Token(job_id, row[0], owner), instant(row[1])), row[2]
+
+    def refused(found: Record | None) -> tuple[Grant, int]:
+        if found and found.owner == owner and found.state == "open" and found.lease_until:
+            # Sent twice, because the first answer was lost: the row is what the first sending wrote.
+            return Grant(Token(job_id, found.generation, owner), found.lease_until), found.generation
+        if found and found.state == "done":
+            raise JobCompleted(job_id, found.result)
+        if found and found.remaining <= 0 and found.generation == MAX_GENERATION:
+            raise GenerationExhausted
+        raise LeaseHeld(job_id, found.owner if found else None, found.remaining if found else 0.0)
+
+    return Change(Query(sql, {"job_id": job_id, "owner": owner, "ttl": ttl}), took, look(d, job_id), refused)
+
+
+def reacquire_above(
+    d: Dialect, token: Token, n: int, owner: str, ttl: float, *, by_clock: bool
+) -> Change[Grant | None]:
+    """Replace this token by one above n, if the record is still its own."""
+    above = _next(d, f"{d.greatest}(generation, CAST(:n AS bigint)) + 1", by_clock)
+    sql = f"""
+        UPDATE {TABLE} SET generation = {above}, owner = CAST(:fresh AS text), lease_until = {d.until}
+         WHERE {_MINE} AND {d.greatest}(generation, CAST(:n AS bigint)) < {MAX_GENERATION} AND {d.patient}
+        RETURNING generation, {d.lease_until}, {d.settled}"""
+
+    def took(row: Row) -> Grant | None:
+        return Grant(Token(token.job_id, row[0], owner), instant(row[1]))
+
+    def refused(found: Record | None) -> Grant | None:
+        if found and found.owner == owner and found.state == "open" and found.lease_until:  # sent twice
+            return Grant(Token(token.job_id, found.generation, owner), found.lease_until)
+        if found and _is_of(found, token) and found.state == "open":
+            raise GenerationExhausted
+        return None
+
+    params = {**_identity(token), "n": n, "fresh": owner, "ttl": ttl}
+    return Change(Query(sql, params), took, look(d, token.job_id), refused)
+
+
+def renew(d: Dialect, token: Token, ttl: float) -> Change[datetime]:
+    """Extend the lease, also one that ran out and that nobody took."""
+    sql = f"""
+        UPDATE {TABLE} SET lease_until = {d.until} WHERE {_MINE} AND {d.patient}
+        RETURNING {d.lease_until}, {d.settled}"""
+    return Change(
+        Query(sql, {**_identity(token), "ttl": ttl}),
+        lambda row: instant(row[0]),
+        look(d, token.job_id),
+        lambda found: _lost(token, found),
+    )
+
+
+def complete(d: Dialect, token: Token, result: str | None) -> Change[None]:
+    """Record the job as done. Owner and generation stay, so that a repetition finds itself done."""
+    sql = f"""
+        UPDATE {TABLE} SET state = 'done', result = {d.result_in}, lease_until = {d.free}
+         WHERE {_MINE} AND {d.patient}
+        RETURNING {d.settled}"""
+
+    def refused(found: Record | None) -> None:
+        again = found and _is_of(found, token) and found.state == "done"
+        if not (found and again and json.dumps(found.result) == (result or "null")):
+            _lost(token, found)
+
+    params = {**_identity(token), "result": result}
+    return Change(Query(sql, params), lambda _: None, look(d, token.job_id), refused)
+
+
+def release(d: Dialect, token: Token) -> Change[None]:
+    """Give the job back. The owner goes, else a late renewal would revive it; the generation stays."""
+    sql = f"""
+        UPDATE {TABLE} SET owner = NULL, lease_until = {d.free} WHERE {_MINE} AND {d.patient}
+        RETURNING {d.settled}"""
+
+    def refused(found: Record | None) -> None:
+        if why_lost(token, found) is not None:
+            _lost(token, found)
+
+    return Change(Query(sql, _identity(token)), lambda _: None, look(d, token.job_id), refused)
+
+
+def renew_many(d: Dialect, wanted: Sequence[tuple[Token, float]]) -> Query:
+    """Extend the leases of the rows that are not locked: job_id, generation, lease_until of each.
+
+    Without SKIP LOCKED one locked row held up the batch until all its leases had run out; without one
+    order two batches deadlocked.
+    """
+    matching = f"""
+        SELECT j.job_id AS mine, w.ttl AS term FROM {TABLE} AS j JOIN {d.each}
+            ON j.job_id = w.job_id AND j.generation = w.generation AND j.owner = w.owner
+         WHERE j.state = 'open' {d.skip_locked}"""
+    sql = f"""
+        WITH matching AS MATERIALIZED ({matching})
+        UPDATE {TABLE} SET lease_until = {d.until.replace(":ttl", "term")} FROM matching WHERE job_id = mine
+        RETURNING job_id, generation, {d.lease_until}, {d.settled}"""
+    rows = [{**_identity(token), "ttl": ttl} for token, ttl in wanted]
+    return Query(sql, {"wanted": json.dumps(rows)})
+
+
+def look_many(d: Dialect, tokens: Sequence[Token]) -> Query:
+    """Read, without a lock, whose the jobs of a batch are: job_id, generation, owner, state."""
+    sql = f"""
+        SELECT j.job_id, j.generation, j.owner, j.state FROM {TABLE} AS j JOIN {d.each}
+            ON j.job_id = w.job_id"""
+    return Query(sql, {"wanted": json.dumps([_identity(token) for token in tokens])})
+
+
+def sort_out(renewed: Mapping[Token, datetime], left: Sequence[Token], found: Sequence[Row]) -> Renewals:
+    """Tell what was not renewed and is ours no longer from what was skipped: only seeing it proves a loss."""
+    settled: set[Token] = set()
+    lost: dict[Token, str] = {}
+    by_job = {row[0]: row[1:] for row in found}
+    for token in left:
+        generation, owner, state = by_job.get(token.job_id, (None, None, "open"))
+        if (generation, owner, state) == (token.generation, token.owner, "open"):
+            continue  # its row was locked
+        if generation == token.generation and owner in {token.owner, None}:
+            settled.add(token)
+        else:
+            lost[token] = f"the record says generation {generation}, owner {owner!r}"
+    return Renewals(renewed, frozenset(settled), lost)
+
+
+def why_lost(token: Token, found: Record | None) -> str | None:
+    """Return what in a record shows that the token's turn was ended by others, or None if nothing does."""
+    if found is None:
+        return "its record is gone: the store was reset or restored"
+    if found.generation != token.generation:
+        return f"the store has issued generation {found.generation} since"
+    if found.owner not in {token.owner, None}:
+        return "the store has issued its generation to another owner"
+    return None
+
+
+def _lost(token: Token, found: Record | None) -> NoReturn:
+    ended = "released" if found is None or found.owner is None else "completed"
+    raise LeaseLost(token, why_lost(token, found) or f"it was {ended} before")
+
+
+def _is_of(found: Record, token: Token) -> bool:
+    return (found.owner, found.generation) == (token.owner, token.generation)
+
+
+def _identity(token: Token) -> dict[str, str | int]:
+    return {"job_id": token.job_id, "generation": token.generation, "owner": token.owner}
+
+
+def _next(d: Dialect, counted: str, by_clock: bool) -> str:
+    return f"{d.greatest}({counted}, {d.millis})" if by_clock else counted

@@ -1,0 +1,210 @@
+"""The store that counts in a database."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import Final, Literal, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from sinkfence.errors import GenerationExhausted, LeaseHeld
+from sinkfence.grants import Grant, Record, Renewals
+from sinkfence.stores.sql import records, schema, statements
+from sinkfence.stores.sql.callers import fetch_in
+from sinkfence.stores.sql.connections import engine_for, is_blocked, run, transaction
+from sinkfence.stores.sql.dialects import POSTGRESQL, SQLITE, Change, Dialect, Query, Row
+from sinkfence.tokens import MAX_GENERATION, Token, check_generation, check_job_id
+
+T = TypeVar("T")
+Fetch = Callable[[Query], Sequence[Row]]
+
+log = logging.getLogger("sinkfence")
+
+
+@dataclass(slots=True)
+class _Process:
+    """The engines of one process: a forked child must neither use nor close its parent's connections."""
+
+    work: sa.Engine
+    beats: sa.Engine
+    checked: bool = False
+    """Whether the tables were found to be the right ones."""
+
+
+class SqlStore:
+    """Leases in PostgreSQL, or in an SQLite file on one host.
+
+    Give it a URL or an engine; either way it makes connections of its own, on first use, and gives them
+    up by `close()`. SQLite's clock is the host's wall clock: a step of it moves expiry, never the fence.
+
+    `floor="clock"` issues the larger of the next number and the milliseconds since 2020 by the database's
+    clock, so that a store that lost acknowledged acquisitions (a promoted asynchronous standby, a restored
+    backup) does not issue their numbers again, as long as the clocks agree within the time that took.
+
+    Raises:
+        ValueError: the URL names neither PostgreSQL nor an SQLite file.
+        ImportError: the driver is not installed.
+        SchemaMismatch: any call, while the tables are missing: run `create_schema()` once.
+    """
+
+    durable: Final = True
+
+    def __init__(
+        self, url_or_engine: str | sa.URL | sa.Engine, *, floor: Literal["clock"] | None = None
+    ) -> None:
+        if floor not in (None, "clock"):
+            raise ValueError('floor must be None or "clock"')
+        self._source = url_or_engine
+        self._by_clock = floor == "clock"
+        # By pid, and without a lock: one that another thread held at the fork would stay held in the child.
+        # What is the parent's stays referenced, so that the child does not close it.
+        self._processes: dict[int, _Process] = {}
+        self._dialect = SQLITE if self._here().work.dialect.name == "sqlite" else POSTGRESQL
+
+    def __repr__(self) -> str:
+        return f"SqlStore({self._here().work.url.render_as_string(hide_password=True)!r})"
+
+    @property
+    def jumps(self) -> bool:
+        """As `Store.jumps`."""
+        return self._by_clock
+
+    def create_schema(self) -> None:
+        """Create the tables, or bring older ones up to date; nothing happens where they are right.
+
+        Raises:
+            SchemaMismatch: the tables there are newer than this version of sinkfence.
+        """
+
+        def create(connection: sa.Connection) -> None:
+            with transaction(connection):
+                schema.create(connection)
+
+        run(self._here().work, create)
+
+    def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
+        """As `Store.acquire`."""
+        change = statements.acquire(self._dialect, check_job_id(job_id), owner, ttl, by_clock=self._by_clock)
+        try:
+            grant, clock = self._change(change)
+        except DBAPIError as error:
+            if is_blocked(error):  # an owner's transaction is open that completes or releases the job
+                raise LeaseHeld(job_id, None, 0.1) from error
+            raise
+        if self._by_clock and grant.token.generation > clock + 1000:
+            log.error(
+                "job %r: generation %d is ahead of the store's clock (%d): floor='clock' does not protect it",
+                job_id,
+                grant.token.generation,
+                clock,
+                extra={"job_id": job_id, "generation": grant.token.generation},
+            )
+        return grant
+
+    def reacquire_above(self, token: Token, n: int, owner: str, ttl: float) -> Grant | None:
+        """As `Store.reacquire_above`."""
+        change = statements.reacquire_above(self._dialect, token, n, owner, ttl, by_clock=self._by_clock)
+        return self._change(change)
+
+    def renew(self, token: Token, ttl: float, conn: object = None) -> datetime:
+        """As `Store.renew`."""
+        return self._change(statements.renew(self._words(conn), token, ttl), conn)
+
+    def renew_many(self, wanted: Sequence[tuple[Token, float]]) -> Renewals:
+        """As `Store.renew_many`."""
+        # Two leases of one job may be in it: one that ran out here, unnoticed, and its successor.
+        tokens = {(token.job_id, token.generation): token for token, _ in wanted}
+
+        def work(fetch: Fetch) -> Renewals:
+            rows = fetch(statements.renew_many(self._dialect, wanted))
+            renewed = {tokens[row[0], row[1]]: records.instant(row[2]) for row in rows}
+            left = [token for token, _ in wanted if token not in renewed]
+            found = fetch(statements.look_many(self._dialect, left)) if left else ()
+            return statements.sort_out(renewed, left, found)
+
+        return self._run(work, beat=True)
+
+    def complete(self, token: Token, result: str | None, conn: object = None) -> None:
+        """As `Store.complete`."""
+        self._change(statements.complete(self._words(conn), token, result), conn)
+
+    def release(self, token: Token, conn: object = None) -> None:
+        """As `Store.release`."""
+        self._change(statements.release(self._words(conn), token), conn)
+
+    def get(self, job_id: str) -> Record | None:
+        """As `Store.get`."""
+        rows = self._fetch(records.look(self._dialect, check_job_id(job_id)))
+        return records.record(rows[0]) if rows else None
+
+    def list(self, prefix: str) -> Sequence[Record]:
+        """As `Store.list`."""
+        return [records.record(row) for row in self._fetch(records.look_under(self._dialect, prefix))]
+
+    def reopen(self, job_id: str) -> Record:
+        """As `Store.reopen`."""
+        rows = self._fetch(records.reopen(self._dialect, check_job_id(job_id)))
+        if not rows:
+            raise KeyError(job_id)
+        return records.record(rows[0])
+
+    def raise_above(self, job_id: str, n: int) -> Record:
+        """As `Store.raise_above`."""
+        if check_generation(n) == MAX_GENERATION:
+            raise GenerationExhausted
+        return records.record(self._fetch(records.raise_above(self._dialect, check_job_id(job_id), n))[0])
+
+    def close(self) -> None:
+        """As `Store.close`."""
+        here = self._processes.pop(os.getpid(), None)
+        if here is not None:
+            here.work.dispose()
+            here.beats.dispose()
+
+    def _words(self, conn: object) -> Dialect:
+        # In the caller's transaction its own settings count, to the end.
+        return self._dialect if conn is None else replace(self._dialect, patient="true", settled="0")
+
+    def _change(self, change: Change[T], conn: object = None) -> T:
+        def work(fetch: Fetch) -> T:
+            rows = fetch(change.query)
+            if rows:
+                return change.took(rows[0])
+            found = fetch(change.look)
+            return change.refused(records.record(found[0]) if found else None)
+
+        return self._run(work) if conn is None else work(partial(fetch_in, conn))
+
+    def _fetch(self, query: Query) -> Sequence[Row]:
+        return self._run(lambda fetch: fetch(query))
+
+    def _run(self, work: Callable[[Fetch], T], *, beat: bool = False) -> T:
+        here = self._here()
+
+        def on(connection: sa.Connection) -> T:
+            def fetch(query: Query) -> Sequence[Row]:
+                return connection.execute(sa.text(query.sql), query.params).all()
+
+            if not here.checked:
+                schema.check(connection)
+                here.checked = True
+            # One statement is one transaction in PostgreSQL: one round trip. What follows it only reads.
+            with transaction(connection) if self._dialect is SQLITE else nullcontext():
+                return work(fetch)
+
+        return run(here.beats if beat else here.work, on)
+
+    def _here(self) -> _Process:
+        pid = os.getpid()
+        here = self._processes.get(pid)
+        if here is None:
+            made = _Process(engine_for(self._source), engine_for(self._source))
+            here = self._processes.setdefault(pid, made)
+        return here

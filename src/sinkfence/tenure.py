@@ -1,0 +1,125 @@
+"""What this side knows of one lease: how long it may be trusted, and how it ended."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Final
+
+from sinkfence.errors import LeaseLost, StaleToken
+from sinkfence.grants import Grant
+from sinkfence.terms import Clock, Term
+
+RELEASED: Final = "it was released"
+COMPLETED: Final = "it was completed"
+TERM_OVER: Final = "its term ran out before a renewal was confirmed"
+FORKED: Final = "this process was forked from the one that holds it"
+
+Loss = LeaseLost | StaleToken
+"""How a lease is lost: to a later owner or to time, or because a sink has seen a later owner."""
+
+
+class Tenure:
+    """One token's term, shared by its lease, the heartbeat and the manager. It ends once, for good."""
+
+    def __init__(self, grant: Grant, asked: float, ttl: float, clock: Clock) -> None:
+        self.token: Final = grant.token
+        self.ttl: Final = ttl
+        self.lost: Final = threading.Event()
+        self.ended: Callable[[Loss | None], None] = lambda loss: None
+        """Called by whichever thread ends it, after the fact and outside of any lock."""
+        self._clock = clock
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._term = Term(asked, ttl)
+        self._lease_until = grant.lease_until
+        self._end: str | None = None
+        self._under_way = 0
+        self._may_be_settled = False
+
+    @property
+    def lease_until(self) -> datetime:
+        """The last end that the store confirmed."""
+        return self._lease_until
+
+    @property
+    def end(self) -> str | None:
+        """Why it ended, or None."""
+        return self._end
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is only an image of the tenure, in a child of the process that has it.
+
+        To be asked first: another thread may have held the lock at the fork, and then nobody gives it back.
+        """
+        return os.getpid() != self._pid
+
+    def remaining(self) -> float:
+        """Return the seconds left of the term; not above 0.0 once it ended."""
+        if self.is_forked or self._end is not None:
+            return 0.0
+        return self._term.remaining(self._clock())
+
+    def over(self) -> str | None:
+        """Return why the token must not be shown any more, or None."""
+        if self.is_forked:
+            return FORKED
+        return self._end or (TERM_OVER if self.remaining() <= 0 else None)
+
+    def extend(self, asked: float, lease_until: datetime) -> bool:
+        """Take a renewal's answer, and return whether it was in time.
+
+        Late means: this side was told meanwhile that the lease is over, and that is not taken back; or the
+        new term is over, too. The store says that nobody else had the job, so a term that ran out
+        unnoticed is mended by an answer that still is in time.
+        """
+        with self._lock:
+            # A heartbeat and a renew() may overtake each other: the later request has the longer term.
+            if asked > self._term.asked and self._end is None:
+                self._term, self._lease_until = Term(asked, self.ttl), lease_until
+        return self.remaining() > 0
+
+    def expire(self) -> None:
+        """End it if its term is over."""
+        if self.remaining() <= 0:
+            self.finish(TERM_OVER, LeaseLost(self.token, TERM_OVER))
+
+    def gone(self, why: str, *, settled: bool) -> None:
+        """Hear that a read found the record to be no longer this token's.
+
+        `settled`: released or completed under this very generation. That is no loss where this side may have
+        done it: the heartbeat reads the row that a `complete` has just changed, before its answer is here,
+        or after a commit of the caller's that nobody tells us of.
+        """
+        with self._lock:
+            under_way, may_be_settled = self._under_way, self._may_be_settled
+        if under_way:
+            return  # its answer decides
+        mine = settled and may_be_settled
+        self.finish(why, None if mine else LeaseLost(self.token, why))
+
+    @contextmanager
+    def settling(self) -> Generator[None]:
+        """Surround a request that ends the lease at the store, while its outcome is open."""
+        with self._lock:
+            self._under_way += 1
+            self._may_be_settled = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way -= 1
+
+    def finish(self, why: str, loss: Loss | None) -> None:
+        """End it, if it hasn't ended."""
+        with self._lock:
+            if self._end is not None:
+                return
+            self._end = why
+        if loss is not None:
+            self.lost.set()
+        self.ended(loss)

@@ -1,0 +1,199 @@
+"""The three stores, and sinks that tell what was done to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from sinkfence import Leases, Token
+from sinkfence.errors import StaleToken
+from sinkfence.grants import Store
+from sinkfence.marks import MemoryMarks
+from sinkfence.stores.memory import MemoryStore
+from sinkfence.stores.sql import SqlStore
+
+OpenStore = Callable[..., SqlStore]
+
+
+@pytest.fixture
+def pg_url(dsn: str) -> str:
+    """The URL of a fresh PostgreSQL database with the lease tables in it."""
+    store = SqlStore(dsn)
+    store.create_schema()
+    store.close()
+    return dsn
+
+
+@pytest.fixture
+def lite_url(tmp_path: Path) -> str:
+    """The URL of a fresh SQLite file with the lease tables in it."""
+    url = f"sqlite:///{tmp_path / 'leases.db'}"
+    store = SqlStore(url)
+    store.create_schema()
+    store.close()
+    return url
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def url(request: pytest.FixtureRequest) -> str:
+    """The URL of a durable store, of each kind in turn."""
+    return request.getfixturevalue("pg_url" if request.param == "postgresql" else "lite_url")
+
+
+@pytest.fixture
+def open_store() -> Iterator[OpenStore]:
+    """Opens stores, and closes them after the test."""
+    opened: list[SqlStore] = []
+
+    def open_(url: str, **options: object) -> SqlStore:
+        opened.append(SqlStore(url, **options))
+        return opened[-1]
+
+    yield open_
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture(params=["postgresql", "sqlite", "memory"])
+def store(request: pytest.FixtureRequest, open_store: OpenStore) -> Store:
+    """A store of each kind in turn."""
+    if request.param == "memory":
+        return MemoryStore()
+    return open_store(request.getfixturevalue("pg_url" if request.param == "postgresql" else "lite_url"))
+
+
+@pytest.fixture
+def pg(pg_url: str, open_store: OpenStore) -> SqlStore:
+    """A store in PostgreSQL."""
+    return open_store(pg_url)
+
+
+@pytest.fixture
+def lite(lite_url: str, open_store: OpenStore) -> SqlStore:
+    """A store in SQLite."""
+    return open_store(lite_url)
+
+
+@pytest.fixture
+def leases_of() -> Iterator[Callable[..., Leases]]:
+    """Makes lease managers, and closes them after the test."""
+    made: list[Leases] = []
+
+    def make(store: Store, **options: object) -> Leases:
+        made.append(Leases(store, **options))
+        return made[-1]
+
+    yield make
+    for leases in made:
+        leases.close(timeout=5)
+
+
+@pytest.fixture
+def admin(pg_url: str) -> Iterator[psycopg.Connection]:
+    """A connection to the store's database, in autocommit, that tampers and looks."""
+    with psycopg.connect(pg_url, autocommit=True) as connection:
+        yield connection
+
+
+class Ledger(MemoryMarks):
+    """A sink as a durable one: it remembers, and counts how often it was armed."""
+
+    durable = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.armed: list[Token] = []
+        self.before_arming: Callable[[], None] = lambda: None
+
+    def arm(self, bearer: object) -> None:
+        """Arm, after whatever the test wants to happen first."""
+        hook, self.before_arming = self.before_arming, lambda: None
+        hook()
+        super().arm(bearer)
+        self.armed.append(bearer.token)
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    """A durable sink."""
+    return Ledger()
+
+
+class Losses:
+    """An on_lost that keeps what it heard, and on which thread."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[object, Exception]] = []
+        self.threads: list[str] = []
+        self.event = threading.Event()
+
+    def __call__(self, lease: object, error: Exception) -> None:
+        """Be told."""
+        self.heard.append((lease, error))
+        self.threads.append(threading.current_thread().name)
+        self.event.set()
+
+
+@pytest.fixture
+def losses() -> Losses:
+    """An on_lost callback."""
+    return Losses()
+
+
+class Child:
+    """A real process that runs a script and talks in lines."""
+
+    def __init__(self, script: str, *args: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", script, *args],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+
+    def hear(self) -> str:
+        """Return its next line."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+    def say(self, line: str) -> None:
+        """Send it a line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal; a stop is waited for."""
+        os.kill(self.process.pid, number)
+        if number == signal.SIGSTOP:
+            os.waitpid(self.process.pid, os.WUNTRACED)
+
+
+@pytest.fixture
+def child() -> Iterator[Callable[..., Child]]:
+    """Starts child processes, and kills them after the test."""
+    started: list[Child] = []
+
+    def start(script: str, *args: str) -> Child:
+        started.append(Child(script, *args))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+        each.process.communicate()
+
+
+@pytest.fixture
+def stale() -> Callable[..., StaleToken]:
+    """Makes the refusal of a token by a sink with a mark."""
+    return StaleToken

@@ -1,0 +1,46 @@
+"""What importing does: nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+LOADED = """
+import sys
+before = set(sys.modules)
+import {modules}
+ours = {{"sinkfence", "sinkfence_http", "sinkfence_postgres", "sinkfence_s3"}}
+extra = {{name.partition(".")[0] for name in set(sys.modules) - before}} - sys.stdlib_module_names - ours
+import threading
+print(sorted(extra), threading.active_count())
+"""
+
+
+@pytest.mark.parametrize("modules", ["sinkfence", "sinkfence_http", "sinkfence, sinkfence_http"])
+def test_importing_loads_the_standard_library_alone(modules: str) -> None:
+    """A service that mounts only the middleware installs nothing else, and importing starts no thread."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED.format(modules=modules)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[] 1"
+
+
+def test_a_missing_sqlalchemy_is_one_line_that_helps() -> None:
+    """Without the extra, importing the SQL store names the command that installs it."""
+    script = "import sys; sys.modules['sqlalchemy'] = None\nimport sinkfence.stores.sql"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "pip install 'sinkfence[sql]'" in done.stderr.splitlines()[-1]
+
+
+def test_a_missing_driver_is_one_line_that_helps() -> None:
+    """Without psycopg, making a store of a PostgreSQL URL names the command that installs it."""
+    script = (
+        "import sys; sys.modules['psycopg'] = None\n"
+        "from sinkfence.stores.sql import SqlStore; SqlStore('postgresql://localhost/x')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "pip install 'sinkfence[postgres]'" in done.stderr.splitlines()[-1]
