@@ -91,7 +91,7 @@ def requests(owner: int) -> Iterator[dict[str, Any]]:
 
 
 def start(folder: Path, request: dict[str, Any]) -> subprocess.Popen[bytes]:
-    """Start the server in its folder, its words appended to `log`."""
+    """Start the server in its folder, its words in `log`."""
     user: dict[str, Any] = {}
     if request["user"] is not None:
         uid, gid = request["user"]
@@ -99,7 +99,7 @@ def start(folder: Path, request: dict[str, Any]) -> subprocess.Popen[bytes]:
     # Nothing of the owner's environment: LC_*, PG* and *_proxy change what a server does.
     environment = {"PATH": os.defpath, "LC_ALL": "C", "HOME": str(folder), "TMPDIR": str(folder)}
     argv: list[str] = request["argv"]
-    with (folder / "log").open("ab") as log:
+    with (folder / "log").open("wb") as log:
         return subprocess.Popen[bytes](
             argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env=environment, **user
         )
