@@ -6,6 +6,7 @@ import hashlib
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from sinkfence.errors import StaleToken
@@ -130,12 +131,11 @@ class FencedObject:
             raise ValueError("expect is the seq of the content to replace: an int, and 0 for none")
         check_content_type(content_type)
         data = read_body(body, MAX_INLINE)
-        wanted = plan.Body(data, hashlib.sha256(data).hexdigest(), content_type, tag)
+        wanted = Content(data, content_type, hashlib.sha256(data).hexdigest(), 0)
         self._ready()
         exchange = Exchange(self._store, self._key)
-        outcome = self._write(
-            exchange, bearer, lambda token, seen, write_id: plan.put(token, seen, wanted, expect, write_id)
-        )
+        decide = partial(plan.put, wanted=wanted, tag=tag, expect=expect)
+        outcome = self._write(exchange, bearer, decide)
         if outcome.superseded:
             bearer.lose(StaleToken(token, outcome.seen.register.generation))
         if progress is not None:
@@ -156,10 +156,10 @@ class FencedObject:
             KeyError: nothing was put here.
             SchemaMismatch: something else, or damaged content, is at this key.
         """
-        seen = writes.look(Exchange(self._store, self._key))
-        if seen is None or seen.register.content is None:
+        reader = self._read()
+        if reader is None:
             raise KeyError(self._key)
-        return Reader(seen.register.content.body, _stat(seen, seen.register.content))
+        return reader
 
     def stat(self) -> Stat | None:
         """Return what is known of the content, or None if nothing was put here.
@@ -167,10 +167,8 @@ class FencedObject:
         Raises:
             SchemaMismatch: as `get`.
         """
-        seen = writes.look(Exchange(self._store, self._key))
-        if seen is None or seen.register.content is None:
-            return None
-        return _stat(seen, seen.register.content)
+        reader = self._read()
+        return None if reader is None else reader.stat
 
     def _write(self, exchange: Exchange, bearer: Bearer, decide: writes.Decide) -> writes.Outcome:
         token, kept = bearer.token, self._kept
@@ -188,16 +186,19 @@ class FencedObject:
         self._kept = outcome.seen
         return outcome
 
-
-def _stat(seen: plan.Seen, content: Content) -> Stat:
-    register = seen.register
-    return Stat(
-        seq=content.seq,
-        size=len(content.body),
-        sha256=content.sha256,
-        content_type=content.content_type,
-        etag=seen.etag,
-        job_id=register.job_id,
-        generation=register.generation,
-        owner=register.owner,
-    )
+    def _read(self) -> Reader | None:
+        seen = writes.look(Exchange(self._store, self._key))
+        if seen is None or seen.register.content is None:
+            return None
+        register, content = seen.register, seen.register.content
+        stat = Stat(
+            seq=content.seq,
+            size=len(content.body),
+            sha256=content.sha256,
+            content_type=content.content_type,
+            etag=seen.etag,
+            job_id=register.job_id,
+            generation=register.generation,
+            owner=register.owner,
+        )
+        return Reader(content.body, stat)

@@ -10,11 +10,11 @@ import hashlib
 import secrets
 from typing import Final
 
-from sinkfence.errors import IdempotencyMismatch, OutcomeUnknown
+from sinkfence.errors import IdempotencyMismatch
 from sinkfence.tokens import check_text
+from sinkfence_s3.delivery import deliver, read_back
 from sinkfence_s3.objects import Written
-from sinkfence_s3.store import Exchange, settled, worth_repeating
-from sinkfence_s3.writes import SENDINGS, pause, read_back
+from sinkfence_s3.store import Exchange
 
 MAX_ONCE: Final = 64 * 1024 * 1024
 """Bytes: the body is held in memory and sent in one request."""
@@ -35,31 +35,19 @@ def put_once(exchange: Exchange, body: bytes, step: str) -> Written:
         _STEP: hashlib.sha256(check_text("step", step).encode()).hexdigest(),
         _SHA256: hashlib.sha256(body).hexdigest(),
     }
-    in_doubt = False
-    error: Exception | None = None
-    for turn in range(SENDINGS):
-        try:
-            etag = exchange.write(body, None, Metadata=metadata)
-            if etag is not None:
-                return Written(1, None, etag, False, False, exchange.requests)
-            in_doubt = True
-        except Exception as failure:
-            if settled(failure) and not worth_repeating(failure) and not in_doubt:
-                raise
-            error = failure
-            in_doubt = in_doubt or not settled(failure)
+
+    def judge(etag: str | None, in_doubt: bool) -> Written | None:
+        if etag is not None:
+            return Written(1, None, etag, False, False, exchange.requests)
         # A 412 may answer boto3's repetition of a request whose success was lost: the write id tells.
         there = read_back(exchange.head, exchange.key, in_doubt)
-        if there is not None:
-            mine = there.metadata.get(_WRITE) == metadata[_WRITE]
-            if not mine and any(there.metadata.get(name) != metadata[name] for name in (_STEP, _SHA256)):
-                raise IdempotencyMismatch(
-                    f"{exchange.key!r} exists, made by another step or with other content: it stays as it is"
-                )
-            return Written(1, None, there.etag, not mine, False, exchange.requests)
-        pause(turn)
-    if not in_doubt and error is not None:
-        raise error
-    raise OutcomeUnknown(
-        f"{exchange.key!r} was not created so far, but a request may still arrive: repeat"
-    ) from error
+        if there is None:
+            return None
+        mine = there.metadata.get(_WRITE) == metadata[_WRITE]
+        if not mine and any(there.metadata.get(name) != metadata[name] for name in (_STEP, _SHA256)):
+            raise IdempotencyMismatch(
+                f"{exchange.key!r} exists, made by another step or with other content: it stays as it is"
+            )
+        return Written(1, None, there.etag, not mine, False, exchange.requests)
+
+    return deliver(exchange, body, None, judge, Metadata=metadata)

@@ -26,16 +26,6 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
-    """The content that a call wants to put."""
-
-    data: bytes
-    sha256: str
-    content_type: str | None
-    tag: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Send:
     """Write this register, if the key still holds `base` (or nothing, where base is None)."""
 
@@ -68,10 +58,12 @@ def arm(token: Token, seen: Seen | None, write_id: str) -> Send | Done:
     mark = check(token, seen)
     if seen is not None and mark == Mark(seen.register.generation, seen.register.owner):
         return Done(seen.register.last)
-    return _send(token, seen, write_id, None)
+    return _send(token, seen, write_id)
 
 
-def put(token: Token, seen: Seen | None, body: Body, expect: int | None, write_id: str) -> Send | Done:
+def put(
+    token: Token, seen: Seen | None, write_id: str, wanted: Content, *, tag: str | None, expect: int | None
+) -> Send | Done:
     """Replace the content: fence first, then the idempotency key, then what the caller expects to replace.
 
     In this order, because a stale owner must not be told "repeated", and because the repetition of a put
@@ -83,11 +75,11 @@ def put(token: Token, seen: Seen | None, body: Body, expect: int | None, write_i
         Conflict: the content isn't that of write `expect`.
     """
     mark = check(token, seen)
-    if seen is not None and body.tag is not None:
+    if seen is not None and tag is not None:
         for entry in seen.register.ring:
-            if entry.tag != body.tag:
+            if entry.tag != tag:
                 continue
-            if entry.digest != body.sha256:
+            if entry.digest != wanted.sha256:
                 raise IdempotencyMismatch(
                     f"this step of job {token.job_id!r} put other content before (write {entry.seq}): "
                     "name the occasion in the step, or repeat it with the same content"
@@ -96,14 +88,14 @@ def put(token: Token, seen: Seen | None, body: Body, expect: int | None, write_i
                 return Done(entry)
             # A repetition by a new owner still raises the mark: otherwise what the old owner has under
             # way would be accepted after the new one was told "done".
-            return replace(_send(token, seen, write_id, None), repeats=entry)
+            return replace(_send(token, seen, write_id), repeats=entry)
     content = None if seen is None else seen.register.content
     if expect is not None and expect != (0 if content is None else content.seq):
         raise Conflict(
             f"the content was expected to be that of write {expect}, and is that of write "
             f"{0 if content is None else content.seq}: read again, then decide"
         )
-    return _send(token, seen, write_id, body)
+    return _send(token, seen, write_id, wanted, tag)
 
 
 def check(token: Token, seen: Seen | None) -> Mark:
@@ -121,17 +113,18 @@ def check(token: Token, seen: Seen | None) -> Mark:
     return admit(token, Mark(register.generation, register.owner))
 
 
-def _send(token: Token, seen: Seen | None, write_id: str, body: Body | None) -> Send:
+def _send(
+    token: Token, seen: Seen | None, write_id: str, wanted: Content | None = None, tag: str | None = None
+) -> Send:
     old = None if seen is None else seen.register
     seq = 1 if old is None else old.last.seq + 1
     if seq > MAX_SEQ:
         raise Conflict(f"the register has taken {MAX_SEQ} writes and takes no more")
-    if body is None:
-        content = None if old is None else old.content
-        entry = Entry(seq, write_id, None, token.generation, None)
-    else:
-        content = Content(body.data, body.content_type, body.sha256, seq)
-        entry = Entry(seq, write_id, body.tag, token.generation, body.sha256)
+    content = None if old is None else old.content
+    digest = None
+    if wanted is not None:
+        content, digest = replace(wanted, seq=seq), wanted.sha256
+    entry = Entry(seq, write_id, tag, token.generation, digest)
     register = Register(
         job_id=token.job_id,
         generation=token.generation,

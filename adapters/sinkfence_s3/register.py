@@ -48,14 +48,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a put has put."""
+    """What a put puts."""
 
     body: bytes
     content_type: str | None
     sha256: str
     """Lower-case hex."""
     seq: int
-    """The number of the write that put it: what `expect` is compared with."""
+    """The number of the write that put it, which `expect` is compared with; 0 as long as it wasn't."""
 
 
 @dataclass(frozen=True, slots=True)

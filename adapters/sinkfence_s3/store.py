@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from botocore.exceptions import ClientError, ConnectionError, HTTPClientError, IncompleteReadError
 from botocore.parsers import ResponseParserError
@@ -21,38 +21,8 @@ _NOT_HEARD: Final = frozenset({"RequestTimeout", "RequestTimeTooSkewed"})
 """Refusals of a request that came too slowly or was signed too long ago: signed anew it may pass."""
 
 
-class S3Client(Protocol):
-    """What is used of the user's boto3 client, whose retries and timeouts are the user's too."""
-
-    @property
-    def meta(self) -> Any:
-        """Tells the endpoint."""
-        ...
-
-    @property
-    def put_object(self) -> Callable[..., Any]:
-        """PutObject (S3 API reference)."""
-        ...
-
-    @property
-    def get_object(self) -> Callable[..., Any]:
-        """GetObject (S3 API reference)."""
-        ...
-
-    @property
-    def head_object(self) -> Callable[..., Any]:
-        """HeadObject (S3 API reference)."""
-        ...
-
-    @property
-    def delete_object(self) -> Callable[..., Any]:
-        """DeleteObject (S3 API reference): the probe cleans up after itself, nothing else is deleted."""
-        ...
-
-    @property
-    def get_bucket_versioning(self) -> Callable[..., Any]:
-        """GetBucketVersioning (S3 API reference)."""
-        ...
+S3Client = Any
+"""What `boto3.client("s3")` returns, a class made at run time. Its retries and timeouts are the user's."""
 
 
 class Store:

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
-
-from botocore.exceptions import ClientError
+from typing import Final, NoReturn
 
 from sinkfence.errors import Conflict, LeaseLost, OutcomeUnknown, SinkfenceError, StaleToken
 from sinkfence.tokens import Bearer, Token
+from sinkfence_s3.delivery import deliver, pause, read_back
 from sinkfence_s3.plan import Done, Fate, Seen, Send, check, fate, superseded
 from sinkfence_s3.register import MAX_FRAME, Entry, decode, encode, not_a_register
-from sinkfence_s3.store import Exchange, no_answer, settled, status, worth_repeating
+from sinkfence_s3.store import Exchange
 
 ROUNDS: Final = 32
 """How many other writes of the same owner may come first before a put gives up."""
-SENDINGS: Final = 4
-"""How often the very same request is sent while the state shows that it wasn't applied yet."""
-READINGS: Final = 3
 CONTENT_TYPE: Final = "application/vnd.sinkfence.register"
 
-T = TypeVar("T")
 Decide = Callable[[Token, Seen | None, str], Send | Done]
 
 
@@ -80,10 +74,10 @@ def write(exchange: Exchange, bearer: Bearer, decide: Decide, kept: Seen | None)
             assert seen is not None
             return Outcome(step.entry, _etag(step.entry, seen), True, seen, False)
         assert step is not None
-        outcome = _settle(exchange, bearer, step)
-        if isinstance(outcome, Outcome):
+        outcome, seen = _settle(exchange, bearer, step)
+        if outcome is not None:
             return outcome
-        seen, fresh = outcome.seen, True
+        fresh = True
         if turn:
             pause(turn)
     raise Conflict(
@@ -91,98 +85,51 @@ def write(exchange: Exchange, bearer: Bearer, decide: Decide, kept: Seen | None)
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Overtaken:
-    seen: Seen | None
-
-
-def _settle(exchange: Exchange, bearer: Bearer, send: Send) -> Outcome | _Overtaken:
-    """Send one request, again if need be, until it is known to be applied or known never to be.
-
-    Sending it again is safe however many of its copies are still under way: all carry one condition, and
-    whichever is applied first makes it false for the others.
-    """
-    frame = encode(send.register)
+def _settle(exchange: Exchange, bearer: Bearer, send: Send) -> tuple[Outcome | None, Seen | None]:
+    """Send until the request is known to be applied, or (None) never to be; return what stands there too."""
     base = None if send.base is None else send.base.etag
-    own, done = send.register.last, send.repeats or send.register.last
-    in_doubt = False
-    error: Exception | None = None
-    for turn in range(SENDINGS):
-        token = _token(bearer, in_doubt)  # looked at again: minutes may have passed in retries
-        try:
-            etag = exchange.write(frame, base, ContentType=CONTENT_TYPE)
-            if etag is not None:
-                seen = Seen(send.register, etag)
-                return Outcome(done, _etag(done, seen), done is not own, seen, False)
-            in_doubt = True
-        except Exception as failure:
-            if settled(failure) and not worth_repeating(failure) and not in_doubt:
-                raise
-            error = failure
-            in_doubt = in_doubt or not settled(failure)
-        there = read_back(partial(look, exchange), exchange.key, in_doubt)
-        match fate(send, there):
-            case Fate.APPLIED:
-                assert there is not None
-                late = superseded(send, there)
-                return Outcome(done, _etag(done, there), done is not own, there, late)
-            case Fate.OVERTAKEN:
-                return _Overtaken(there)
-            case Fate.UNKNOWN | Fate.UPROOTED as lost:
-                # Every sending was answered, and each with a refusal: nothing of it can have been applied.
-                if not in_doubt:
-                    return _Overtaken(there)
-                _give_up(bearer, token, there, lost, exchange.key)
-            case Fate.NOT_YET:
-                # Refused although the state is the one it asks for: some stores compare the ETag without
-                # its quotes. Both forms name the same version, so trying the other one is harmless.
-                if error is not None and isinstance(error, ClientError) and status(error) == 412 and base:
-                    exchange.store.bare = not exchange.store.bare
-        pause(turn)
-    if not in_doubt and error is not None:
-        raise error
-    raise OutcomeUnknown(
-        f"{exchange.key!r} was not written so far, but a request without an answer may still arrive: "
-        "repeat it under the same step"
-    ) from error
+    done = send.repeats or send.register.last
+
+    def judge(etag: str | None, in_doubt: bool) -> tuple[Outcome | None, Seen | None] | None:
+        if etag is not None:
+            return applied(Seen(send.register, etag))
+        seen = read_back(partial(look, exchange), exchange.key, in_doubt)
+        what = fate(send, seen)
+        if what is Fate.APPLIED:
+            assert seen is not None
+            return applied(seen)
+        if what is Fate.NOT_YET:
+            _still_ours(bearer, in_doubt)  # minutes may have passed in boto3's retries
+            return None
+        # Where every sending was refused at first hand, nothing was applied, whatever the ring remembers.
+        if what is Fate.OVERTAKEN or not in_doubt:
+            return None, seen
+        _give_up(bearer, send, seen, what, exchange.key)
+
+    def applied(seen: Seen) -> tuple[Outcome, Seen]:
+        late = superseded(send, seen)
+        return Outcome(done, _etag(done, seen), send.repeats is not None, seen, late), seen
+
+    return deliver(exchange, encode(send.register), base, judge, ContentType=CONTENT_TYPE)
 
 
-def _token(bearer: Bearer, in_doubt: bool) -> Token:
+def _still_ours(bearer: Bearer, in_doubt: bool) -> None:
     try:
-        return bearer.token
+        _ = bearer.token
     except LeaseLost as lost:
         if in_doubt:
             raise OutcomeUnknown("the lease ended while a request without an answer was under way") from lost
         raise
 
 
-def read_back(read: Callable[[], T], key: str, in_doubt: bool) -> T:
-    """Read what stands at a key after a request failed, and again if reading fails in passing.
-
-    Raises:
-        OutcomeUnknown: the request may have been applied. Otherwise the reading's own error.
-    """
-    for turn in range(READINGS):
-        try:
-            return read()
-        except Exception as failure:
-            passing = no_answer(failure) or (isinstance(failure, ClientError) and status(failure) >= 500)
-            if passing and turn + 1 < READINGS:
-                pause(turn)
-                continue
-            if not in_doubt:
-                raise
-            raise OutcomeUnknown(f"{key!r} was sent, and cannot be read back: {failure}") from failure
-    raise AssertionError("unreachable")
-
-
-def _give_up(bearer: Bearer, token: Token, seen: Seen | None, lost: Fate, key: str) -> None:
+def _give_up(bearer: Bearer, send: Send, seen: Seen | None, what: Fate, key: str) -> NoReturn:
+    token = Token(send.register.job_id, send.register.generation, send.register.owner)
     stale: StaleToken | None = None
     try:
         check(token, seen)
     except StaleToken as refusal:
         stale = type(refusal)(token, refusal.mark, earlier_attempt_unknown=True)
-    if lost is Fate.UPROOTED:
+    if what is Fate.UPROOTED:
         if stale is not None:
             raise stale
         raise OutcomeUnknown(f"{key!r} was removed or restored by other means while a write was under way")
@@ -197,8 +144,3 @@ def _etag(entry: Entry, seen: Seen) -> str | None:
     """Return the ETag that a write left, if it is the last write or the one before."""
     last = seen.register.last.seq
     return seen.etag if entry.seq == last else seen.register.previous_etag if entry.seq == last - 1 else None
-
-
-def pause(turn: int) -> None:
-    """Wait a random time, at most 20 ms in the first turn, doubled each turn up to half a second."""
-    time.sleep(min(0.02 * 2**turn, 0.5) * secrets.randbelow(1000) / 1000)

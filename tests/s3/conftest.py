@@ -188,8 +188,10 @@ class ToyHandler(Handler):
                 return self.error(404, "NoSuchKey")
             if match != (toy.etag(there).strip('"') if toy.bare else toy.etag(there)):
                 return self.error(412, "PreconditionFailed")
-        if toy.gap is not None and "race" in self.path and body.startswith(b"racer"):
-            toy.gap.wait(WAIT)  # checked, and everybody else checks too before anybody writes
+        if toy.gap and body.startswith(b"racer"):
+            with toy.guard:
+                gap = toy.gaps.setdefault(self.path, threading.Barrier(toy.gap))
+            gap.wait(WAIT)  # checked, and everybody else checks too before anybody writes
         if "content" in toy.ignores and there is not None:
             body = there[0]
         meta = [(k, v) for k, v in self.headers.items() if k.lower().startswith("x-amz-meta-")]
@@ -231,7 +233,9 @@ class Toy(Server):
         self.ignores: set[str] = set()
         self.bare = False
         self.form = '"{}"'
-        self.gap: threading.Barrier | None = None
+        self.gap = 0
+        """How many racers pass the check before one of them writes."""
+        self.gaps: dict[str, threading.Barrier] = {}
         self.answers: dict[str, tuple[int, str]] = {}
 
     def etag(self, there: tuple[bytes, Any]) -> str:

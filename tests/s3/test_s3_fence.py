@@ -245,12 +245,12 @@ def test_concurrent_puts_of_one_owner_all_count_and_with_expect_one_wins(fenced)
 
 
 def test_processes_that_race_with_one_step_apply_it_once(fenced, worker):
-    """Three processes of one owner put one step at once: one puts, the others are told that it was done."""
-    racers = [worker(A, [{"body": "x", "step": "render"}]) for _ in range(3)]
+    """Two processes of one owner put one step at once: one puts, the other is told that it was done."""
+    racers = [worker(A, [{"body": "x", "step": "render"}]) for _ in range(2)]
     for each in racers:
         each.go()
     results = [each.results()[0] for each in racers]
-    assert sorted(each["repeated"] for each in results) == [False, True, True]
+    assert sorted(each["repeated"] for each in results) == [False, True]
     assert fenced.object("r").stat().seq == 1
 
 

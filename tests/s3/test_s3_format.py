@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sinkfence.errors import SchemaMismatch
 from sinkfence.tokens import Token
 from sinkfence_s3 import plan
-from sinkfence_s3.register import MAGIC, MAX_HEADER, MAX_INLINE, decode, encode
+from sinkfence_s3.register import MAGIC, MAX_HEADER, MAX_INLINE, Content, decode, encode
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "s3-object-format.md"
 
@@ -22,8 +22,8 @@ tokens = st.builds(Token, texts, st.integers(1, 10**15 - 1), texts)
 
 
 def written(token, body, *, seen=None, tag="sf1-x", write_id="w1", content_type="text/plain"):
-    wanted = plan.Body(body, hashlib.sha256(body).hexdigest(), content_type, tag)
-    return plan.put(token, seen, wanted, None, write_id).register
+    wanted = Content(body, content_type, hashlib.sha256(body).hexdigest(), 0)
+    return plan.put(token, seen, write_id, wanted, tag=tag, expect=None).register
 
 
 @pytest.fixture(scope="module")

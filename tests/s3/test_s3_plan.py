@@ -8,13 +8,15 @@ from sinkfence.errors import Conflict, GenerationConflict, IdempotencyMismatch, 
 from sinkfence.tokens import Token
 from sinkfence_s3 import plan
 from sinkfence_s3.plan import Fate, Seen, fate
+from sinkfence_s3.register import Content
 
 A, B, C = Token("j", 7, "a:1"), Token("j", 8, "b:1"), Token("j", 9, "c:1")
 TWIN, STRANGER = Token("j", 8, "b:2"), Token("k", 99, "s:1")
 
 
-def body(content: bytes = b"x", tag: str | None = None) -> plan.Body:
-    return plan.Body(content, hashlib.sha256(content).hexdigest(), None, tag)
+def put(token, seen, content, tag, expect, write_id):
+    wanted = Content(content, None, hashlib.sha256(content).hexdigest(), 0)
+    return plan.put(token, seen, write_id, wanted, tag=tag, expect=expect)
 
 
 def after(*sends) -> Seen | None:
@@ -24,7 +26,7 @@ def after(*sends) -> Seen | None:
         if content is None:
             step = plan.arm(token, seen, write_id)
         else:
-            step = plan.put(token, seen, body(content, tag), None, write_id)
+            step = put(token, seen, content, tag, None, write_id)
         seen = Seen(step.register, f'"{write_id}"')
     return seen
 
@@ -32,7 +34,7 @@ def after(*sends) -> Seen | None:
 BY_B = after((B, "w1", b"x", "t"))
 
 
-@pytest.mark.parametrize("act", [plan.arm, lambda *args: plan.put(*args[:2], body(b"y", "t"), 99, args[2])])
+@pytest.mark.parametrize("act", [plan.arm, lambda *args: put(*args[:2], b"y", "t", 99, args[2])])
 @pytest.mark.parametrize(
     ("token", "error"), [(A, StaleToken), (TWIN, GenerationConflict), (STRANGER, JobMismatch)]
 )
@@ -45,21 +47,21 @@ def test_the_fence_comes_before_key_and_expectation(act, token, error):
 
 def test_the_key_comes_before_the_expectation():
     """A repetition doesn't find what it expected: it finds its own content."""
-    assert isinstance(plan.put(B, BY_B, body(b"x", "t"), 0, "w2"), plan.Done)
+    assert isinstance(put(B, BY_B, b"x", "t", 0, "w2"), plan.Done)
     with pytest.raises(IdempotencyMismatch):
-        plan.put(B, BY_B, body(b"y", "t"), 0, "w2")
+        put(B, BY_B, b"y", "t", 0, "w2")
     with pytest.raises(Conflict):
-        plan.put(B, BY_B, body(b"y", "u"), 0, "w2")
+        put(B, BY_B, b"y", "u", 0, "w2")
 
 
 def test_equal_bytes_without_a_step_are_put_again():
     """Without a step nothing is taken for a repetition."""
-    assert plan.put(B, BY_B, body(b"x"), None, "w2").register.last.seq == 2
+    assert put(B, BY_B, b"x", None, None, "w2").register.last.seq == 2
 
 
 def test_a_repetition_by_a_newer_owner_raises_the_mark_and_keeps_the_content():
     """Its write is an arming: the content, its number and its type stay."""
-    send = plan.put(C, BY_B, body(b"x", "t"), None, "w2")
+    send = put(C, BY_B, b"x", "t", None, "w2")
     assert (send.register.generation, send.register.owner, send.repeats.seq) == (C.generation, C.owner, 1)
     assert send.register.content == BY_B.register.content
     assert send.register.last.tag is None
@@ -71,8 +73,8 @@ def test_arming_again_sends_nothing():
     assert isinstance(plan.arm(B, after((B, "w1", None, None)), "w2"), plan.Done)
 
 
-SENT = plan.put(B, BY_B, body(b"mine", "u"), None, "mine")
-CREATED = plan.put(A, None, body(b"mine", "u"), None, "mine")
+SENT = put(B, BY_B, b"mine", "u", None, "mine")
+CREATED = put(A, None, b"mine", "u", None, "mine")
 LATER = [(B, f"later{number}", b"z", None) for number in range(64)]
 
 
@@ -108,4 +110,4 @@ def test_the_entry_after_the_base_decides_what_became_of_a_request(send, seen, e
 def test_a_register_that_went_back_is_no_base():
     """A restored copy with a lower number can't say what became of a later write."""
     long = after((B, "w1", b"x", "t"), (B, "w2", b"x", None), (B, "w3", b"x", None))
-    assert fate(plan.put(B, long, body(), None, "mine"), BY_B) is Fate.UPROOTED
+    assert fate(put(B, long, b"x", None, None, "mine"), BY_B) is Fate.UPROOTED

@@ -1,0 +1,95 @@
+"""One request under a condition, sent until it is known what became of it."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from botocore.exceptions import ClientError
+
+from sinkfence.errors import OutcomeUnknown
+from sinkfence_s3.store import Exchange, no_answer, settled, status, worth_repeating
+
+SENDINGS: Final = 4
+"""How often the very same request is sent while what is read shows that it wasn't applied yet."""
+READINGS: Final = 3
+
+T = TypeVar("T")
+
+
+def deliver(
+    exchange: Exchange,
+    body: bytes,
+    etag: str | None,
+    judge: Callable[[str | None, bool], T | None],
+    **extra: Any,
+) -> T:
+    """Write under a condition, and again if need be, until `judge` knows the result.
+
+    Sending again is safe however many copies of the request are still under way: all carry one condition,
+    and whichever is applied first makes it false for the others.
+
+    Args:
+        exchange: where to.
+        body: what to write.
+        etag: the condition, as in `Exchange.write`.
+        judge: called with the new ETag or, if there was no clear success, with None, to read back; and with
+            whether any sending had no clear answer. It returns None for "not applied yet", and may raise.
+        extra: more parameters of PutObject.
+
+    Raises:
+        OutcomeUnknown: not applied yet, but a request that had no answer may still arrive.
+    """
+    in_doubt = False
+    error: Exception | None = None
+    for turn in range(SENDINGS):
+        new: str | None = None
+        try:
+            new = exchange.write(body, etag, **extra)
+            in_doubt = in_doubt or new is None
+        except Exception as failure:
+            if settled(failure) and not worth_repeating(failure) and not in_doubt:
+                raise
+            error = failure
+            in_doubt = in_doubt or not settled(failure)
+        result = judge(new, in_doubt)
+        if result is not None:
+            return result
+        # Refused although the state is the one it asks for: some stores compare the ETag without its quotes.
+        # Both forms name the same version, so trying the other one is harmless.
+        if etag is not None and isinstance(error, ClientError) and status(error) == 412:
+            exchange.store.bare = not exchange.store.bare
+        pause(turn)
+    if error is not None and not in_doubt:
+        raise error
+    raise OutcomeUnknown(
+        f"{exchange.key!r} was not written so far, but a request without an answer may still arrive: "
+        "repeat it under the same step"
+    ) from error
+
+
+def read_back(read: Callable[[], T], key: str, in_doubt: bool) -> T:
+    """Read what stands at a key after a request failed, and again if reading fails in passing.
+
+    Raises:
+        OutcomeUnknown: the request may have been applied. Otherwise the reading's own error.
+    """
+    for turn in range(READINGS):
+        try:
+            return read()
+        except Exception as failure:
+            passing = no_answer(failure) or (isinstance(failure, ClientError) and status(failure) >= 500)
+            if passing and turn + 1 < READINGS:
+                pause(turn)
+                continue
+            if not in_doubt:
+                raise
+            raise OutcomeUnknown(f"{key!r} was sent, and cannot be read back: {failure}") from failure
+    raise AssertionError("unreachable")
+
+
+def pause(turn: int) -> None:
+    """Wait a random time, at most 20 ms in the first turn, doubled each turn up to half a second."""
+    time.sleep(min(0.02 * 2**turn, 0.5) * secrets.randbelow(1000) / 1000)
