@@ -63,7 +63,7 @@ class PostgresSink:
 
     @contextmanager
     def begin(self, bearer: Bearer) -> Generator[Any]:
-        """Take a connection and give it with a guarded transaction, committed at the end: see `transaction`."""
+        """Give a connection with a guarded transaction, committed at the end of the block: see `transaction`."""
         with self._connection() as conn, transaction(conn, bearer):
             yield conn
 

@@ -53,8 +53,9 @@ def guard(tokens: Iterable[Token], lock: bool = False) -> Query:
     tokens = list(tokens)
     return Query(
         "SELECT sinkfence.guard(t.job_id, t.generation, t.owner, :lock) "
-        "FROM pg_catalog.unnest(cast(:job_ids AS pg_catalog.text[]), cast(:generations AS bigint[]), "
-        "cast(:owners AS pg_catalog.text[])) AS t (job_id, generation, owner)",
+        "FROM ROWS FROM (pg_catalog.unnest(cast(:job_ids AS pg_catalog.text[])), "
+        "pg_catalog.unnest(cast(:generations AS bigint[])), "
+        "pg_catalog.unnest(cast(:owners AS pg_catalog.text[]))) AS t (job_id, generation, owner)",
         {
             "lock": lock,
             "job_ids": [token.job_id for token in tokens],
