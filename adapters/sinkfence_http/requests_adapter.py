@@ -6,6 +6,7 @@ import random
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, Final, cast
 from urllib.parse import urljoin, urlsplit
 
@@ -140,24 +141,26 @@ class _Caller:
             call.attempts += 1
             attempt = self._prepare(call, request)
             capped = _capped(timeout, self._left())
-            response: requests.Response | None = None
+            heard = False
             try:
-                response = transmit(attempt, timeout=capped, **settings)
-                response.request = request
-                pause = self._judge(call, response)
-                if pause is None and not settings["stream"]:
-                    _ = response.content
+                with ExitStack() as unread:
+                    response = transmit(attempt, timeout=capped, **settings)
+                    unread.callback(response.close)
+                    heard = True
+                    response.request = request
+                    pause = self._judge(call, response)
+                    if pause is None:
+                        if not settings["stream"]:
+                            _ = response.content
+                        self._check_term(call)
+                        _check_redirect(request, response)
+                        unread.pop_all()
+                        return response
             except _NO_ANSWER as error:
                 if isinstance(error, requests.exceptions.SSLError) and _unverified(error):
                     raise
-                pause = call.failed(error, self._left(), sent=response is not None or not _unsent(error))
-            if pause is None and response is not None:
-                self._check_term(call)
-                _check_redirect(request, response)
-                return response
-            if response is not None:
-                response.close()
-            time.sleep(pause or 0.0)
+                pause = call.failed(error, self._left(), sent=heard or not _unsent(error))
+            time.sleep(pause)
 
     def _prepare(self, call: Call, request: requests.PreparedRequest) -> requests.PreparedRequest:
         try:
@@ -188,7 +191,6 @@ class _Caller:
                 response.status_code, headers.get(wire.STATUS), headers.get("Retry-After"), self._left()
             )
         except StaleToken as stale:
-            response.close()
             self._bearer.lose(stale)
             raise
 

@@ -76,7 +76,8 @@ class _Response:
         self._passage = passage
         self._start_response = start_response
         self._head: tuple[str, Headers] | None = None
-        self._write: Write | None = None  # what the server's start_response returned: the head is out
+        self._started = False
+        self._write: Write | None = None  # what the server's start_response has returned
         self._instead: Iterator[bytes] | None = None
         self._body: Iterator[bytes] = iter(())
 
@@ -112,18 +113,18 @@ class _Response:
         self.stack.close()
 
     def _start(self, status: str, headers: Headers, exc_info: Any = None) -> Write:
-        if self._write is not None and exc_info is not None:
+        if self._started and exc_info is not None:
             raise exc_info[1].with_traceback(exc_info[2])
         self._head = status, headers
         return self._write_early
 
     def _write_early(self, data: bytes) -> None:
         self._send_head()
-        if self._write is not None and self._instead is None:
+        if self._write is not None:
             self._write(data)
 
     def _send_head(self) -> None:
-        if self._write is not None:
+        if self._started:
             return
         if self._head is None:
             raise RuntimeError("the application has not called start_response")
@@ -133,17 +134,18 @@ class _Response:
             self._replace(instead)
             return
         own = [pair for pair in headers if pair[0].lower() != wire.STATUS.lower()]
+        self._started = True
         self._write = self._start_response(status, [*own, (wire.STATUS, ACCEPTED)])
 
     def _refused(self, error: Exception) -> bool:
-        answer = self._passage.refusal(error, started=self._write is not None)
+        answer = self._passage.refusal(error, started=self._started)
         if answer is not None:
             self._replace(answer)
         return answer is not None
 
     def _replace(self, answer: Answer) -> None:
+        self._started = True
         self._instead = iter(_answer(self._start_response, answer))
-        self._write = lambda _: None
 
 
 def _answer(start_response: StartResponse, answer: Answer) -> list[bytes]:

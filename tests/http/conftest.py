@@ -150,8 +150,8 @@ class HeldWire:
         for line in head.lower().split(b"\r\n"):
             if line.startswith(b"content-length:"):
                 length = int(line.split(b":")[1])
-        while len(body) < length:
-            body += source.recv(65536)
+        while len(body) < length and (part := source.recv(65536)):
+            body += part
         return head + b"\r\n\r\n" + body
 
 
@@ -225,3 +225,64 @@ def hold_wire() -> Iterator[Callable[[Service], HeldWire]]:
     yield hold
     for wire in wires:
         wire.close()
+
+
+class Scripted:
+    """A server that answers each request with the next line of a script, and keeps what it was sent."""
+
+    def __init__(self, script: Sequence[bytes | None]) -> None:
+        self._script = list(script)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.requests: list[bytes] = []
+        self.closing = threading.Event()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def header(self, number: int, name: str) -> str | None:
+        """Return a header of a request that came in."""
+        for line in self.requests[number].partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")[1:]:
+            found, _, value = line.partition(":")
+            if found.lower() == name.lower():
+                return value.strip()
+        return None
+
+    def body(self, number: int) -> bytes:
+        return self.requests[number].partition(b"\r\n\r\n")[2]
+
+    def close(self) -> None:
+        self.closing.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with client:
+                self.requests.append(HeldWire._message(client))
+                answer = self._script.pop(0) if self._script else b"HTTP/1.1 599 Script Over\r\n\r\n"
+                if answer == b"never":
+                    self.closing.wait()
+                elif answer is not None:  # None: the connection is cut
+                    client.sendall(answer)
+
+
+@pytest.fixture
+def scripted() -> Iterator[Callable[..., Scripted]]:
+    """Start a server with a script: bytes to answer, None to cut the connection, b"never" to keep silent."""
+    servers: list[Scripted] = []
+
+    def start(*script: bytes | None) -> Scripted:
+        servers.append(Scripted(script))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()

@@ -1,0 +1,187 @@
+"""What is imported, and what a Fence and its middleware can be made of."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sinkfence_http
+from sinkfence import JobMismatch, MissingToken, Token
+from sinkfence_http import TrustedNetwork, aio, asgi, wsgi
+from sinkfence_http.door import PASSAGE, Passage
+
+SPEC = importlib.util.spec_from_file_location(
+    "memory_gate", Path(__file__).parent / "services" / "memory_gate.py"
+)
+memory_gate = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(memory_gate)
+
+TOKEN = Token("invoice-42", 7, "a")
+
+
+@pytest.fixture
+def gate():
+    return memory_gate.MemoryGate()
+
+
+def test_the_receiving_half_needs_the_standard_library_only():
+    """Everything but the adapter for requests is imported without loading a third-party module."""
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "import sinkfence_http, sinkfence_http.calls\n"
+        "import sinkfence_http.aio, sinkfence_http.asgi, sinkfence_http.wsgi\n"
+        "names = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "print(*sorted(names - set(sys.stdlib_module_names) - {'sinkfence', 'sinkfence_http'}))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert loaded.stdout.split() == []
+
+
+def test_the_wrong_kind_of_gate_says_which_to_use(gate):
+    """A sync gate goes with Fence and WSGI, an async one with aio.Fence and ASGI: TypeError."""
+    sync, trust = gate, TrustedNetwork()
+    other = memory_gate.AsyncMemoryGate(gate)
+    with pytest.raises(TypeError, match=r"sinkfence_postgres.aio.PostgresSink"):
+        aio.Fence(sync, trust)
+    with pytest.raises(TypeError, match=r"sinkfence_http.aio.Fence"):
+        sinkfence_http.Fence(other, trust)
+    with pytest.raises(TypeError, match=r"sinkfence_http.aio.Fence"):
+        asgi.FencingMiddleware(None, sinkfence_http.Fence(sync, trust))
+    with pytest.raises(TypeError, match=r"sinkfence_http.Fence"):
+        wsgi.FencingMiddleware(None, aio.Fence(other, trust))
+    with pytest.raises(TypeError, match="gate"):
+        sinkfence_http.Fence(None, trust)
+    with pytest.raises(TypeError, match="verifier"):
+        sinkfence_http.Fence(sync, None)
+    with pytest.raises(ValueError, match="replay"):
+        sinkfence_http.Fence(sync, trust, replay=object())
+
+
+def test_admit_compares_the_job_and_hands_out_the_token(gate):
+    """The token for its own job, JobMismatch for another, MissingToken without one, sync and async alike."""
+    fence = sinkfence_http.Fence(gate, TrustedNetwork())
+    environ = {PASSAGE: Passage(TOKEN, fence)}
+    assert fence.admit(environ, "invoice-42") is TOKEN
+    with pytest.raises(JobMismatch):
+        fence.admit(environ, "invoice-43")
+    with pytest.raises(MissingToken):
+        fence.admit({}, "invoice-42")
+    with pytest.raises(TypeError):
+        fence.admit(environ, 42)
+    twin = aio.Fence(memory_gate.AsyncMemoryGate(gate), TrustedNetwork())
+    assert asyncio.run(twin.admit(environ, "invoice-42")) is TOKEN
+    with pytest.raises(JobMismatch):
+        asyncio.run(twin.admit(environ, "invoice-43"))
+
+
+def test_a_websocket_is_refused_before_it_is_accepted(gate):
+    """One handshake can't vouch for what follows: closed unless the route is exempt."""
+    reached, sent = [], []
+
+    async def app(scope, receive, send):
+        reached.append(scope["path"])
+
+    async def receive():
+        return {"type": "websocket.connect"}
+
+    async def send(message):
+        sent.append(message)
+
+    fence = aio.Fence(memory_gate.AsyncMemoryGate(gate), TrustedNetwork())
+    door = asgi.FencingMiddleware(app, fence, exempt=lambda scope: scope["path"] == "/open")
+    for path in ("/socket", "/open"):
+        asyncio.run(door({"type": "websocket", "path": path, "headers": []}, receive, send))
+    assert reached == ["/open"]
+    assert [message["type"] for message in sent] == ["websocket.close"]
+
+
+def environ(method="POST", **more):
+    return {
+        "REQUEST_METHOD": method,
+        "PATH_INFO": "/",
+        "HTTP_FENCING_TOKEN": '"invoice-42";g=7;o="a"',
+        **more,
+    }
+
+
+def test_a_wsgi_gate_is_held_until_the_body_is_closed(gate):
+    """The gate is left when the server closes the response, read to its end or not, and not before."""
+    closed = []
+
+    class Body:
+        def __iter__(self):
+            yield b"x"
+
+        def close(self):
+            closed.append(list(gate.entered))
+
+    fence = sinkfence_http.Fence(gate, TrustedNetwork(), strict=False)
+
+    def app(env, start_response):
+        start_response("200 OK", [])
+        return Body()
+
+    response = wsgi.FencingMiddleware(app, fence)(environ(), lambda *a: None)
+    assert gate.entered == [TOKEN]
+    response.close()
+    assert gate.entered == []
+    assert closed == [[TOKEN]]  # the application's own close ran inside
+
+
+def test_the_write_callable_of_wsgi_is_fenced_too(gate):
+    """What an application writes by the old callable is judged as a body is."""
+    started, written = [], []
+
+    def start_response(status, headers, exc_info=None):
+        started.append((status, dict(headers)["Fencing-Status"]))
+        return written.append
+
+    def app(env, start):
+        start("200 OK", [])(b"done")
+        return []
+
+    for strict, status in ((False, "200 OK"), (True, "500 Internal Server Error")):
+        fence = sinkfence_http.Fence(gate, TrustedNetwork(), strict=strict)
+        response = wsgi.FencingMiddleware(app, fence)(environ(), start_response)
+        body = b"".join(response)
+        response.close()
+        assert started.pop()[0] == status
+        assert b"done" not in body
+    assert written == [b"done"]
+
+
+def test_the_same_fence_twice_is_one_door(gate):
+    """Mounted on an application and on a part of it, the fence is passed once."""
+    fence = sinkfence_http.Fence(gate, TrustedNetwork())
+
+    def app(env, start_response):
+        token = fence.admit(env, "invoice-42")
+        with gate.transaction(token):
+            start_response("200 OK", [])
+        return [b"done"]
+
+    seen = []
+    door = wsgi.FencingMiddleware(wsgi.FencingMiddleware(app, fence), fence)
+    response = door(environ(), lambda status, headers, *a: seen.append((status, headers)))
+    assert list(response) == [b"done"]
+    response.close()
+    assert seen == [("200 OK", [("Fencing-Status", "accepted")])]
+
+
+def test_a_refusal_of_another_token_is_not_the_caller_s(gate):
+    """A StaleToken of a service that the handler calls itself must not end its caller's lease."""
+    from sinkfence import StaleToken
+
+    fence = sinkfence_http.Fence(gate, TrustedNetwork())
+
+    def app(env, start_response):
+        raise StaleToken(Token("elsewhere", 3, "x"), 4)
+
+    with pytest.raises(StaleToken):
+        wsgi.FencingMiddleware(app, fence)(environ(), lambda *a: None)
+    assert gate.entered == []

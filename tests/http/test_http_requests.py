@@ -1,0 +1,336 @@
+"""The caller's half for requests: what is sent, what is repeated, and what an answer is taken for."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import pickle
+import socket
+
+import pytest
+import requests
+
+from sinkfence import GenerationConflict, LeaseLost, NotEnforced, OutcomeUnknown, StaleToken, Token
+from sinkfence_http.requests_adapter import FencedAdapter, HttpSink
+
+TOKEN = Token("invoice-42", 8, "b:1")
+KEY = {"Idempotency-Key": TOKEN.key("mail 2026-05-01")}
+
+
+def answer(status: int, fencing: str | None = None, *headers: str, body: bytes = b"hello") -> bytes:
+    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}", "Connection: close", *headers]
+    if fencing is not None:
+        lines.append(f"Fencing-Status: {fencing}")
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+OK = answer(200, "accepted")
+BUSY = answer(503, "fence-unavailable")
+STALE = answer(412, "stale-token;current=9")
+EXPIRED = answer(412, "token-expired")
+
+
+class Lease:
+    """A bearer whose term the test moves by hand."""
+
+    def __init__(self, left: float = 20.0, reads: int | None = None) -> None:
+        self.left = left
+        self.reads = itertools.count() if reads is None else iter(range(reads))
+        self.lost: StaleToken | None = None
+
+    @property
+    def token(self) -> Token:
+        if next(self.reads, None) is None:
+            raise LeaseLost(TOKEN, "its term is over")
+        return TOKEN
+
+    def remaining(self) -> float:
+        return self.left
+
+    def lose(self, reason: StaleToken) -> None:
+        self.lost = reason
+
+
+@pytest.fixture
+def post(scripted):
+    """Return a function that posts to a script, and the server that played it."""
+    sessions = []
+
+    def run(*script, bearer=TOKEN, sign=None, method="POST", **how):
+        server = scripted(*script)
+        session = requests.Session()
+        session.trust_env = False
+        sessions.append(session)
+        session.mount(server.url, FencedAdapter(bearer, sign=sign))
+        run.server, run.session = server, session
+        return session.request(method, f"{server.url}/send", **how)
+
+    yield run
+    for session in sessions:
+        session.close()
+
+
+def test_a_write_carries_the_token_and_the_caller_s_request_does_not(post):
+    """The unsigned form is on the wire, and not in the request that the caller sees, logs or redirects."""
+    response = post(OK, data=b"body")
+    assert response.text == "hello"
+    assert post.server.header(0, "Fencing-Token") == '"invoice-42";g=8;o="b:1"'
+    assert post.server.body(0) == b"body"
+    assert "Fencing-Token" not in response.request.headers
+
+
+def test_a_read_carries_nothing_and_needs_no_status(post):
+    """A safe method is sent as it is, and its answer is believed without Fencing-Status."""
+    for method in ("GET", "HEAD", "OPTIONS"):
+        assert post(answer(200, body=b""), method=method).status_code == 200
+        assert post.server.header(0, "Fencing-Token") is None
+
+
+@pytest.mark.parametrize(
+    "reply", [answer(200), answer(204, body=b""), answer(303, None, "Location: /"), answer(200, "hm!")]
+)
+def test_a_success_without_a_status_is_not_enforced(post, reply):
+    """A service that doesn't know the header performs the write and says 200, or redirects: NotEnforced."""
+    with pytest.raises(NotEnforced):
+        post(reply, headers=KEY)
+    assert len(post.server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [(STALE, StaleToken), (answer(412, "generation-conflict;current=8"), GenerationConflict)],
+)
+def test_a_stale_token_ends_the_lease(post, reply, kind):
+    """A refusal is raised as itself, told to the lease, and never repeated, even with a key."""
+    lease = Lease()
+    with pytest.raises(kind) as refused:
+        post(reply, bearer=lease, headers=KEY)
+    assert refused.value is lease.lost
+    assert (refused.value.token, refused.value.mark) == (TOKEN, 9 if kind is StaleToken else 8)
+    assert not refused.value.earlier_attempt_unknown
+    assert len(post.server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "reply", [answer(412), answer(412, "accepted"), answer(403, "job-mismatch"), answer(409), answer(404)]
+)
+def test_other_refusals_are_the_caller_s_to_read(post, reply):
+    """An application's own 412 is no stale token; what isn't named is returned and not repeated."""
+    lease = Lease()
+    assert post(reply, bearer=lease, headers=KEY).status_code >= 400
+    assert lease.lost is None
+    assert len(post.server.requests) == 1
+
+
+def test_an_expired_signature_is_made_anew_once(post):
+    """token-expired: signed anew and sent again, one time; the header is kept until then."""
+    signed = (f"eyJ{number}.a.b" for number in itertools.count())
+    sign = lambda token: next(signed)  # noqa: E731
+    assert post(EXPIRED, OK, OK, sign=sign).status_code == 200
+    post.session.post(post.server.url)
+    assert [post.server.header(n, "Fencing-Token") for n in range(3)] == ["eyJ0.a.b", "eyJ1.a.b", "eyJ1.a.b"]
+    assert post(EXPIRED, EXPIRED, OK, sign=sign).status_code == 412
+    assert len(post.server.requests) == 2
+
+
+@pytest.mark.parametrize("word", ["not-guarded", "outcome-unknown"])
+def test_an_effect_that_may_stand_is_unknown_and_not_repeated(post, word):
+    """not-guarded comes before the rule for 5xx: nothing is sent again, even with a key."""
+    with pytest.raises(OutcomeUnknown):
+        post(answer(500, word), OK, headers=KEY)
+    assert len(post.server.requests) == 1
+
+
+def test_no_answer_without_a_key_is_unknown(post):
+    """Sent, and the connection cut: it is not sent again, because the first may have been applied."""
+    with pytest.raises(OutcomeUnknown):
+        post(None, OK)
+    assert len(post.server.requests) == 1
+
+
+def test_no_answer_with_a_key_is_repeated_with_the_same_key(post):
+    """With an Idempotency-Key the call is repeated until it is answered: the same key, the same body."""
+    assert post(None, None, OK, headers=KEY, data=b"body").status_code == 200
+    assert {post.server.header(n, "Idempotency-Key") for n in range(3)} == {KEY["Idempotency-Key"]}
+    assert {post.server.body(n) for n in range(3)} == {b"body"}
+
+
+def test_half_an_answer_is_none(post):
+    """A body that breaks off leaves the caller without its answer."""
+    with pytest.raises(OutcomeUnknown):
+        post(OK[:-2])
+    assert post(OK[:-2], OK, headers=KEY).text == "hello"
+
+
+def test_a_refusal_after_a_lost_answer_says_so(post):
+    """Stale on the second attempt: the first may have been applied, and the error carries that."""
+    with pytest.raises(StaleToken) as refused:
+        post(None, STALE, headers=KEY)
+    assert refused.value.earlier_attempt_unknown
+    assert pickle.loads(pickle.dumps(refused.value)).earlier_attempt_unknown
+
+
+@pytest.mark.parametrize("reply", [answer(409), answer(400), answer(404), answer(500), BUSY])
+def test_after_a_lost_answer_only_a_success_is_known(post, reply):
+    """A 409 after a lost answer may be our own success: unknown, whatever the status."""
+    with pytest.raises(OutcomeUnknown):
+        post(None, *[reply] * 6, headers=KEY, bearer=Lease(left=0.5))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        BUSY,
+        answer(409, "request-in-progress"),
+        answer(503, "previous-owner-in-flight"),
+        answer(408),
+        answer(425),
+        answer(429),
+    ],
+)
+def test_what_was_put_off_is_repeated_without_a_key(post, reply):
+    """An answer from before anything ran is safe to repeat."""
+    assert post(reply, reply, OK).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "reply", [answer(500), answer(502), answer(429, "accepted"), answer(503, "accepted")]
+)
+def test_what_may_have_run_is_repeated_with_a_key_only(post, reply):
+    """A 5xx, or anything that a handler said, may have had its effect."""
+    assert post(reply, OK).status_code >= 400
+    assert len(post.server.requests) == 1
+    assert post(reply, OK, headers=KEY).status_code == 200
+
+
+def test_attempts_come_to_an_end(post):
+    """A service that stays busy is asked a bounded number of times, and its last answer is returned."""
+    assert post(*[BUSY] * 20).status_code == 503
+    assert len(post.server.requests) == 6
+
+
+def test_a_wait_beyond_the_lease_is_not_begun(post):
+    """Retry-After beyond what is left of the lease: the answer is returned at once."""
+    assert post(answer(503, "fence-unavailable", "Retry-After: 30"), OK, bearer=Lease()).status_code == 503
+
+
+def test_a_service_that_can_not_be_reached_was_not_written_to():
+    """No connection ever came about: the error of requests, not OutcomeUnknown."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with requests.Session() as session:
+        session.mount(url, FencedAdapter(Lease(left=0.3)))
+        with pytest.raises(requests.ConnectionError):
+            session.post(url)
+
+
+def test_a_silent_service_is_waited_for_within_the_lease(post):
+    """Without a timeout of the caller's the lease is one: sent without an answer is unknown."""
+    with pytest.raises(OutcomeUnknown):
+        post(b"never", bearer=Lease(left=0.2))
+
+
+def test_a_lease_that_is_over_sends_nothing(post):
+    """The token is read before anything is sent."""
+    with pytest.raises(LeaseLost):
+        post(OK, bearer=Lease(reads=0))
+    assert post.server.requests == []
+
+
+def test_a_lease_that_ends_between_attempts(post):
+    """Lost before a second attempt: unknown if the first may have been applied, LeaseLost if not."""
+    with pytest.raises(OutcomeUnknown):
+        post(None, OK, headers=KEY, bearer=Lease(reads=2))
+    with pytest.raises(LeaseLost):
+        post(BUSY, OK, headers=KEY, bearer=Lease(reads=2))
+
+
+def test_a_lease_that_ends_during_the_answer(post):
+    """A body may drip in for longer than the lease: looked at again after it, and the answer isn't hidden."""
+    with pytest.raises(LeaseLost) as lost:
+        post(OK, bearer=Lease(reads=2))
+    assert "was answered" in lost.value.__notes__[0]
+
+
+def test_a_file_is_sent_again_from_where_it_stood(post):
+    """A repeated body starts where it started; one that can't be rewound isn't repeated."""
+    body = io.BytesIO(b"header:payload")
+    body.seek(7)
+    assert post(None, OK, headers=KEY, data=body).status_code == 200
+    assert [post.server.body(n) for n in range(2)] == [b"payload", b"payload"]
+    with pytest.raises(OutcomeUnknown):
+        post(None, OK, headers=KEY, data=iter([b"a", b"b"]))
+
+
+def test_a_redirect_takes_no_token_to_another_host(post, scripted):
+    """A 303 elsewhere is followed by a bare GET; a redirect of the write itself is not followed."""
+    other = scripted(answer(200))
+    assert post(answer(303, "accepted", f"Location: {other.url}/")).status_code == 200
+    assert b"invoice-42" not in other.requests[0]
+    assert other.requests[0].startswith(b"GET ")
+    for status in (307, 308):
+        with pytest.raises(NotEnforced):
+            post(answer(status, "accepted", f"Location: {other.url}/"))
+    assert len(other.requests) == 1
+
+
+def test_a_redirect_on_the_same_host_is_followed_with_the_token(post):
+    """A 307 within the service repeats the write, and the token with it."""
+    assert post(answer(307, "accepted", "Location: /elsewhere"), OK).status_code == 200
+    assert post.server.header(1, "Fencing-Token") == '"invoice-42";g=8;o="b:1"'
+
+
+def test_a_malformed_idempotency_key_is_refused_before_sending(post):
+    """A key that a service would refuse is a ValueError here."""
+    with pytest.raises(ValueError):
+        post(OK, headers={"Idempotency-Key": "two words"})
+    assert post.server.requests == []
+
+
+def arm(server, bearer=TOKEN, mounted=None):
+    with requests.Session() as session:
+        if mounted is not None:
+            session.mount(server.url, FencedAdapter(mounted))
+        HttpSink(session, server.url + "/api/").arm(bearer)
+
+
+def test_arming_posts_to_the_well_known_place(scripted):
+    """204 `armed` is the one answer that arms; it is asked for again at will, whatever bearer is mounted."""
+    server = scripted(None, BUSY, answer(204, "armed", body=b""))
+    arm(server, mounted=Token("invoice-41", 3, "old"))
+    assert server.requests[2].startswith(b"POST /api/.well-known/fencing-arm ")
+    assert {server.header(n, "Fencing-Token") for n in range(3)} == {'"invoice-42";g=8;o="b:1"'}
+    assert HttpSink(requests.Session(), server.url).durable is True
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        answer(200),
+        answer(204, body=b""),
+        answer(200, "armed"),
+        answer(204, "accepted", body=b""),
+        answer(404),
+        answer(403, "unauthentic-token"),
+    ],
+)
+def test_any_other_answer_to_arming_is_not_enforced(scripted, reply):
+    """A service that doesn't arm would not stop a stale owner."""
+    with pytest.raises(NotEnforced):
+        arm(scripted(reply))
+
+
+def test_arming_too_late_is_stale(scripted):
+    """A newer owner was seen: the lease hears it."""
+    lease = Lease()
+    with pytest.raises(StaleToken) as refused:
+        arm(scripted(STALE), lease)
+    assert refused.value is lease.lost
+
+
+def test_arming_that_gets_no_answer_is_unknown(scripted):
+    """Whether the mark was raised is not known: arm again."""
+    with pytest.raises(OutcomeUnknown):
+        arm(scripted(*[None] * 9), Lease(left=0.3))
+    with pytest.raises(OutcomeUnknown):
+        arm(scripted(*[BUSY] * 9), Lease(left=0.3))
