@@ -1,0 +1,120 @@
+"""What is published: a wheel of both roots, complete, and standard library alone where it has to be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("sinkfence", "sinkfence_postgres", "sinkfence_s3", "sinkfence_http")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source distribution, and the wheel that is built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", folder], cwd=ROOT, check=True
+    )
+    [archive] = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as file:
+        file.extractall(folder, filter="data")
+    [tree] = (path for path in folder.iterdir() if path.is_dir())
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=tree, check=True
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> zipfile.Path:
+    """The wheel."""
+    [archive] = built.glob("*.whl")
+    return zipfile.Path(archive)
+
+
+def test_the_wheel_has_what_the_checkout_has(wheel: zipfile.Path) -> None:
+    """Every file of both roots is in the wheel, at its import path, and nothing else but metadata."""
+    there = {name for name in wheel.root.namelist() if ".dist-info/" not in name and name[-1] != "/"}
+    assert there == {
+        str(path.relative_to(root))
+        for root in (ROOT / "src", ROOT / "adapters")
+        for path in root.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_each_package_is_typed_and_licensed(wheel: zipfile.Path) -> None:
+    """Type checkers find py.typed in each package, and lawyers the licence."""
+    for package in PACKAGES:
+        assert (wheel / package / "py.typed").is_file()
+    assert any(name.endswith("dist-info/licenses/LICENSE") for name in wheel.root.namelist())
+
+
+def test_sources_can_be_tested(built: Path) -> None:
+    """The source distribution has the tests and the command that runs them."""
+    [archive] = built.glob("*.tar.gz")
+    with tarfile.open(archive) as file:
+        names = {name.partition("/")[2] for name in file.getnames()}
+    assert {
+        "run.py",
+        "pyproject.toml",
+        "README.md",
+        "tests/conftest.py",
+        "tests/packaging/test_wheel.py",
+    } <= names
+
+
+def test_tokens_and_the_door_need_nothing_but_the_standard_library(
+    wheel: zipfile.Path, tmp_path: Path
+) -> None:
+    """A service that only mounts the middleware installs nothing: no other module is loaded."""
+    venv.create(tmp_path / "bare")
+    [packages] = (tmp_path / "bare").glob("lib/python*/site-packages")
+    wheel.root.extractall(packages)
+    modules = "sinkfence, sinkfence_http, sinkfence_http.aio, sinkfence_http.asgi, sinkfence_http.wsgi"
+    program = f"""
+import sys
+before = set(sys.modules)
+import {modules}
+loaded = {{name.partition(".")[0] for name in set(sys.modules) - before}}
+print(*sorted(loaded - set(sys.stdlib_module_names)))
+print(sinkfence.__file__)
+"""
+    done = subprocess.run(
+        [tmp_path / "bare/bin/python", "-I", "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    loaded, where = done.stdout.splitlines()
+    assert loaded.split() == ["sinkfence", "sinkfence_http"]
+    assert Path(where).is_relative_to(packages)
+
+
+def test_importing_is_quiet() -> None:
+    """Importing the library and its sinks starts no thread, connects nowhere, reads no environment variable."""
+    program = """
+import os, socket, sys, threading
+import psycopg, sqlalchemy, boto3, requests  # their own doings are theirs
+class Watched(type(os.environ)):
+    def __getitem__(self, key):
+        frame = sys._getframe(1)
+        while frame:
+            assert "/sinkfence" not in frame.f_globals.get("__file__", ""), key
+            frame = frame.f_back
+        return super().__getitem__(key)
+os.environ.__class__ = Watched
+def refuse(*args, **kwargs): raise AssertionError("a socket")
+socket.socket.connect = refuse
+import sinkfence, sinkfence.stores.sql, sinkfence.stores.memory
+import sinkfence_postgres, sinkfence_postgres.aio, sinkfence_s3
+import sinkfence_http, sinkfence_http.requests_adapter
+assert threading.active_count() == 1
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
