@@ -184,5 +184,12 @@ VARIANTS = (
     Variant("read-modify-write without arm", ("read", "write"), fenced, breaks("D3")),
     Variant("read-modify-write, armed after the read", ("read", "arm", "write"), fenced, breaks("D3")),
     Variant("read-modify-write with arm", ("arm", "read", "write"), fenced),
+    Variant(
+        "read-modify-write with arm, checked inside COMMIT",
+        ("arm", "read", "write"),
+        look_first,
+        work=destinations.lock_then_read,
+        arm=arming.arm_behind_the_lock,
+    ),
 )
 """Every variant, by the page docs/explanation/model.md."""

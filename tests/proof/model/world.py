@@ -129,12 +129,11 @@ def moves(variant: Variant, world: World) -> Iterator[Move]:
             break
         if not worker.stopped and worker.at < len(variant.program):
             yield from act(variant, world, position)
-        if worker.name == world.holder:
-            sentence = f"{worker.name}'s lease expires by the store's clock; nobody tells {worker.name}"
-            yield sentence, expire(world)
     for write in world.wire:
         yield from variant.receive(took(world, write), write)
     yield from variant.work(world)
+    if world.holder:
+        yield f"{world.holder}'s lease expires by the store's clock; nobody tells {world.holder}", expire(world)
 
 
 def acquire(variant: Variant, world: World, position: int) -> Move:
