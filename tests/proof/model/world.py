@@ -133,7 +133,8 @@ def moves(variant: Variant, world: World) -> Iterator[Move]:
         yield from variant.receive(took(world, write), write)
     yield from variant.work(world)
     if world.holder:
-        yield f"{world.holder}'s lease expires by the store's clock; nobody tells {world.holder}", expire(world)
+        sentence = f"{world.holder}'s lease expires by the store's clock; nobody tells {world.holder}"
+        yield sentence, expire(world)
 
 
 def acquire(variant: Variant, world: World, position: int) -> Move:
