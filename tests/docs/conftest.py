@@ -52,7 +52,9 @@ def url(dsn: str) -> str:
 def engine(url: str) -> Iterator[Engine]:
     """An engine on a database that has the reader's tables, the lease store's and the marks."""
     engine = create_engine(url)
-    SqlStore(engine).create_schema()
+    store = SqlStore(engine)
+    store.create_schema()
+    store.close()
     with engine.begin() as conn:
         Base.metadata.create_all(conn)
         sinkfence_postgres.install(conn)

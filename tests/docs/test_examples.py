@@ -53,7 +53,7 @@ def entries(engine: Engine, table: str = "entry", column: str = "text") -> list[
 
 
 def test_every_page_with_examples_is_run() -> None:
-    """No page has a Python block that neither this file nor the tutorials' runs."""
+    """No page has a Python block that neither this file nor test_tutorials.py runs."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     with_blocks = {str(page.relative_to(ROOT)) for page in pages if "```python" in page.read_text()}
     assert {page for page in with_blocks if not page.startswith("docs/tutorial/")} == RUN_HERE
@@ -75,22 +75,22 @@ def test_readme(
     monkeypatch.setenv("AWS_DEFAULT_REGION", s3_server.region)
     key = Ed25519PrivateKey.generate()
     app = FastAPI()
-    with requests.Session() as session:
-        names = run_page(
-            "README.md",
-            replace={'"reports"': repr(bucket_name), '"daily/"': repr(prefix)},
-            engine=engine,
-            async_engine=create_async_engine(engine.url, poolclass=NullPool),
-            Session=Session,
-            AsyncSession=AsyncSession,
-            Request=Request,
-            app=app,
-            boto3=boto3,
-            keys={"1": VerificationKey(key=key.public_key(), alg="EdDSA", issuer="workers")},
-            sign=TokenSigner(key, kid="1", alg="EdDSA", issuer="workers", audience="orders"),
-            session=session,
-            ORDERS=serve(app),
-        )
+    names = run_page(
+        "README.md",
+        replace={'"reports"': repr(bucket_name), '"daily/"': repr(prefix)},
+        engine=engine,
+        async_engine=create_async_engine(engine.url, poolclass=NullPool),
+        Session=Session,
+        AsyncSession=AsyncSession,
+        Request=Request,
+        app=app,
+        boto3=boto3,
+        keys={"1": VerificationKey(key=key.public_key(), alg="EdDSA", issuer="workers")},
+        sign=TokenSigner(key, kid="1", alg="EdDSA", issuer="workers", audience="orders"),
+        requests=requests,
+        ORDERS=serve(app),
+    )
+    names["http"].close()
     names["leases"].close()
     assert entries(engine) == ["rendered"]
     assert entries(engine, "payment", "account") == [17]

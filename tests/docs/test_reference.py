@@ -30,7 +30,7 @@ def parameters(called: Any) -> str:
     shown = [
         parameter.replace(annotation=inspect.Parameter.empty)
         for name, parameter in signature.parameters.items()
-        if name not in ("self", "clock")
+        if name not in ("self", "clock") and not name.startswith("_")
     ]
     return str(inspect.Signature(shown))[1:-1]
 
