@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
+from sinkfence.errors import LeaseLost
 from sinkfence.tokens import Token, check_text
 
 State = Literal["open", "done"]
@@ -73,6 +74,26 @@ def check_label(label: object) -> str:
     if len(text.encode()) > 160:
         raise ValueError("owner must be at most 160 UTF-8 bytes long: 33 more are added")
     return text
+
+
+def is_settled(token: Token, generation: int | None, owner: str | None, state: str) -> bool:
+    """Whether a record was completed or released under this very token, or freed by an operator since."""
+    return generation == token.generation and owner == (token.owner if state == "done" else None)
+
+
+def lease_lost(token: Token, found: Record | None) -> LeaseLost:
+    """Return the error for a token that a record is no longer of, saying what was seen."""
+    if found is None:
+        why = "its record is gone: the store was reset or restored"
+    elif found.generation != token.generation:
+        why = f"the store has issued generation {found.generation} since"
+    elif found.owner == token.owner:
+        why = "it was completed before"
+    else:
+        why = (
+            "it was released before" if found.owner is None else "its generation was issued to another owner"
+        )
+    return LeaseLost(token, why)
 
 
 class Store(Protocol):

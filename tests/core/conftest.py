@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from sinkfence import Leases, Token
-from sinkfence.errors import StaleToken
+from sinkfence.demo.servers.postgres import PostgresServer
 from sinkfence.grants import Store
 from sinkfence.marks import MemoryMarks
 from sinkfence.stores.memory import MemoryStore
@@ -23,13 +26,21 @@ from sinkfence.stores.sql import SqlStore
 OpenStore = Callable[..., SqlStore]
 
 
+@pytest.fixture(scope="session")
+def lease_database(postgres_server: PostgresServer) -> str:
+    """A database for leases."""
+    return postgres_server.create_database()
+
+
 @pytest.fixture
-def pg_url(dsn: str) -> str:
-    """The URL of a fresh PostgreSQL database with the lease tables in it."""
-    store = SqlStore(dsn)
+def pg_url(lease_database: str) -> str:
+    """The URL of a PostgreSQL database with fresh lease tables in it."""
+    with psycopg.connect(lease_database, autocommit=True) as connection:
+        connection.execute("DROP TABLE IF EXISTS sinkfence_lease, sinkfence_schema")
+    store = SqlStore(lease_database)
     store.create_schema()
     store.close()
-    return dsn
+    return lease_database
 
 
 @pytest.fixture
@@ -193,7 +204,63 @@ def child() -> Iterator[Callable[..., Child]]:
         each.process.communicate()
 
 
+class Wire:
+    """A way to a server that can be cut, or lose one answer."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._server = (host, port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self.lose_answers = 0
+        self.swallow = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(self._server)
+            self._pairs.append((client, server))
+            for source, target, answers in ((client, server, False), (server, client, True)):
+                threading.Thread(target=self._pump, args=(source, target, answers), daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
+        try:
+            while data := source.recv(65536):
+                if self.swallow:
+                    continue
+                if answers and self.lose_answers > 0:
+                    self.lose_answers -= 1
+                    break
+                target.sendall(data)
+        except OSError:
+            pass
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Cut it for good."""
+        self._listener.close()
+        for end in (end for pair in self._pairs for end in pair):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
 @pytest.fixture
-def stale() -> Callable[..., StaleToken]:
-    """Makes the refusal of a token by a sink with a mark."""
-    return StaleToken
+def wire(pg_url: str) -> Iterator[Wire]:
+    """A way to the PostgreSQL server, at its own port."""
+    parts = urlsplit(pg_url)
+    wire = Wire(parts.hostname, parts.port)
+    yield wire
+    wire.close()
+
+
+@pytest.fixture
+def far(pg_url: str, wire: Wire, open_store: OpenStore) -> SqlStore:
+    """A store in PostgreSQL whose every message goes over the wire."""
+    return open_store(pg_url.replace(f":{urlsplit(pg_url).port}/", f":{wire.port}/"))

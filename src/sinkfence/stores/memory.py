@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from sinkfence.errors import GenerationExhausted, JobCompleted, LeaseHeld, LeaseLost, NotEnforced
-from sinkfence.grants import Grant, Record, Renewals, State
+from sinkfence.errors import GenerationExhausted, JobCompleted, LeaseHeld, NotEnforced
+from sinkfence.grants import Grant, Record, Renewals, State, is_settled, lease_lost
 from sinkfence.terms import Clock, boot_time
 from sinkfence.tokens import MAX_GENERATION, Token, check_generation, check_job_id
 
@@ -89,7 +89,7 @@ class MemoryStore:
                 if row.held_by(token):
                     row.until = self._clock() + ttl
                     renewed[token] = self._instant(row.until)
-                elif row.generation == token.generation and (row.owner is None or row.owner == token.owner):
+                elif is_settled(token, row.generation, row.owner, row.state):
                     settled.add(token)
                 else:
                     lost[token] = f"generation {row.generation} was issued"
@@ -111,10 +111,8 @@ class MemoryStore:
         self._refuse(conn)
         with self._locked():
             row = self._rows.get(token.job_id, _Row())
-            done = row.state == "done" and row.owner == token.owner
-            if row.generation == token.generation and (row.owner is None or done):
-                return
-            self._held(token).free()
+            if not is_settled(token, row.generation, row.owner, row.state):
+                self._held(token).free()
 
     def get(self, job_id: str) -> Record | None:
         """As `Store.get`."""
@@ -163,11 +161,9 @@ class MemoryStore:
         return Grant(Token(job_id, generation, owner), self._instant(row.until))
 
     def _held(self, token: Token) -> _Row:
-        row = self._rows.get(token.job_id, _Row())
-        if not row.held_by(token):
-            raise LeaseLost(
-                token, f"the record says generation {row.generation}, {row.state}, owner {row.owner}"
-            )
+        row = self._rows.get(token.job_id)
+        if row is None or not row.held_by(token):
+            raise lease_lost(token, None if row is None else self._record(token.job_id, row))
         return row
 
     def _record(self, job_id: str, row: _Row) -> Record:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final, NoReturn
+from typing import Final
 
-from sinkfence.errors import GenerationExhausted, JobCompleted, LeaseHeld, LeaseLost
-from sinkfence.grants import Grant, Record, Renewals
+from sinkfence.errors import GenerationExhausted, JobCompleted, LeaseHeld
+from sinkfence.grants import Grant, Record, Renewals, is_settled, lease_lost
 from sinkfence.stores.sql.dialects import TABLE, Change, Dialect, Query, Row
 from sinkfence.stores.sql.records import instant, look
 from sinkfence.tokens import MAX_GENERATION, Token
@@ -81,12 +81,12 @@ def renew(d: Dialect, token: Token, ttl: float) -> Change[datetime]:
     sql = f"""
         UPDATE {TABLE} SET lease_until = {d.until} WHERE {_MINE} AND {d.patient}
         RETURNING {d.lease_until}, {d.settled}"""
-    return Change(
-        Query(sql, {**_identity(token), "ttl": ttl}),
-        lambda row: instant(row[0]),
-        look(d, token.job_id),
-        lambda found: _lost(token, found),
-    )
+
+    def refused(found: Record | None) -> datetime:
+        raise lease_lost(token, found)
+
+    params = {**_identity(token), "ttl": ttl}
+    return Change(Query(sql, params), lambda row: instant(row[0]), look(d, token.job_id), refused)
 
 
 def complete(d: Dialect, token: Token, result: str | None) -> Change[None]:
@@ -99,7 +99,7 @@ def complete(d: Dialect, token: Token, result: str | None) -> Change[None]:
     def refused(found: Record | None) -> None:
         again = found and _is_of(found, token) and found.state == "done"
         if not (found and again and json.dumps(found.result) == (result or "null")):
-            _lost(token, found)
+            raise lease_lost(token, found)
 
     params = {**_identity(token), "result": result}
     return Change(Query(sql, params), lambda _: None, look(d, token.job_id), refused)
@@ -112,8 +112,8 @@ def release(d: Dialect, token: Token) -> Change[None]:
         RETURNING {d.settled}"""
 
     def refused(found: Record | None) -> None:
-        if why_lost(token, found) is not None:
-            _lost(token, found)
+        if not (found and is_settled(token, found.generation, found.owner, found.state)):
+            raise lease_lost(token, found)
 
     return Change(Query(sql, _identity(token)), lambda _: None, look(d, token.job_id), refused)
 
@@ -153,27 +153,11 @@ def sort_out(renewed: Mapping[Token, datetime], left: Sequence[Token], found: Se
         generation, owner, state = by_job.get(token.job_id, (None, None, "open"))
         if (generation, owner, state) == (token.generation, token.owner, "open"):
             continue  # its row was locked
-        if generation == token.generation and owner in {token.owner, None}:
+        if is_settled(token, generation, owner, state):
             settled.add(token)
         else:
             lost[token] = f"the record says generation {generation}, owner {owner!r}"
     return Renewals(renewed, frozenset(settled), lost)
-
-
-def why_lost(token: Token, found: Record | None) -> str | None:
-    """Return what in a record shows that the token's turn was ended by others, or None if nothing does."""
-    if found is None:
-        return "its record is gone: the store was reset or restored"
-    if found.generation != token.generation:
-        return f"the store has issued generation {found.generation} since"
-    if found.owner not in {token.owner, None}:
-        return "the store has issued its generation to another owner"
-    return None
-
-
-def _lost(token: Token, found: Record | None) -> NoReturn:
-    ended = "released" if found is None or found.owner is None else "completed"
-    raise LeaseLost(token, why_lost(token, found) or f"it was {ended} before")
 
 
 def _is_of(found: Record, token: Token) -> bool:
