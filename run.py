@@ -6,6 +6,7 @@ runs the verb. It uses the standard library alone, and a syntax that old Pythons
 that they are too old.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -107,7 +108,8 @@ def prepare(extra):
     try:
         install(extra)
     except Stop:
-        write_state(state)  # pip has ended by itself, and left what was there
+        with contextlib.suppress(OSError):  # a full disk has been told of
+            write_state(state)  # pip has ended by itself, and left what was there
         raise
     state["installed"][extra] = wanted
     write_state(dict(state, whole=True))
@@ -171,7 +173,8 @@ def has(module):
     """Whether this Python has a module."""
     import importlib.util
 
-    return importlib.util.find_spec(module) is not None
+    spec = importlib.util.find_spec(module)
+    return spec is not None and spec.origin is not None  # an empty folder is no module
 
 
 def pip_command():
@@ -203,10 +206,11 @@ def install(extra):
     reader.start()
     reader.join(5)
     while reader.is_alive():
-        say("%3d s: %s" % (time.time() - started, said[-1].strip()[:90] if said else "..."))
+        steps = [line.strip() for line in said if line.lstrip().startswith(("Coll", "Down", "Inst", "Prep"))]
+        say("%3d s: %s" % (time.time() - started, steps[-1][:90] if steps else "..."))
         reader.join(5)
     if pip.wait() != 0:
-        sys.stderr.writelines("    " + line for line in said[-8:])
+        sys.stderr.writelines("    %s\n" % line.rstrip()[:200] for line in said[-6:])
         raise Stop(why_not_installed("".join(said)))
     say("installed in %d s" % (time.time() - started))
 
@@ -215,7 +219,9 @@ def why_not_installed(said):
     """Return one line on why pip has failed, by what it said."""
     if "No space left" in said:
         return "the disk is full: free some space (about 1 GB) and try again"
-    if any(word in said for word in ("ConnectionError", "ConnectTimeout", "Max retries", "dns error")):
+    if any(
+        word in said for word in ("ConnectionError", "ConnectTimeout", "Max retries", "from versions: none")
+    ):
         return "the package registry cannot be reached: see to the network, or set PIP_INDEX_URL to a mirror"
     return "the packages could not be installed: what pip said last is above"
 
@@ -277,7 +283,7 @@ if __name__ == "__main__":
     except Stop as stop:
         say(stop)
     except OSError as error:
-        say("%s: %s (the checkout must be writable, with about 1 GB free)" % (error.filename, error.strerror))
+        say("%s: %s must be writable, with about 1 GB free (%s)" % (error.strerror, ROOT, error.filename))
     except KeyboardInterrupt:
         say("interrupted")
         sys.exit(130)

@@ -19,7 +19,7 @@ EXTRAS = ("demo", "test", "lint", "docs")
 
 @pytest.fixture
 def run_py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """run.py as a module, in a checkout of its own: environments are real, `installed` records installations."""
+    """run.py in a checkout of its own: the environments are real, and `installed` lists the installations."""
     (tmp_path / "pyproject.toml").write_text("")
     script = tmp_path / "run.py"
     script.write_bytes(SCRIPT.read_bytes())
@@ -176,8 +176,7 @@ def test_a_checkout_that_cannot_be_written_is_said(run_py, tmp_path) -> None:
     (tmp_path / ".venv").symlink_to("/proc/none")
     done = script("test", cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("run.py: /")
-    assert "must be writable" in done.stderr
+    assert f"run.py: No such file or directory: {tmp_path} must be writable" in done.stderr
     assert "Traceback" not in done.stderr
 
 

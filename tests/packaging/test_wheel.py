@@ -97,7 +97,7 @@ print(sinkfence.__file__)
 
 
 def test_importing_is_quiet() -> None:
-    """Importing the library and its sinks starts no thread, connects nowhere, reads no environment variable."""
+    """Importing starts no thread, connects to nothing, and reads no environment variable."""
     program = """
 import os, socket, sys, threading
 import psycopg, sqlalchemy, boto3, requests  # their own doings are theirs
