@@ -160,7 +160,7 @@ async def _autocommits(tx: Any) -> bool:
 async def _ready(tx: Any) -> None:
     if connections.is_psycopg(tx):
         await _settle(tx)
-        if tx.info.transaction_status != connections.INTRANS:
+        if not connections.sound(tx):
             await _run(tx, statements.PROBE)
     else:
         await tx.run_sync(connections.ready)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import selectors
 import sys
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -122,6 +123,18 @@ def ready(tx: Any) -> None:
     with the tag ROLLBACK; and psycopg leaves its block without an error when the connection is broken.
     """
     settle(tx)
-    info = getattr(tx if is_psycopg(tx) else core(tx).connection.driver_connection, "info", None)
-    if getattr(info, "transaction_status", None) != INTRANS:  # asyncpg doesn't tell: it takes a round trip
+    if not sound(tx if is_psycopg(tx) else core(tx).connection.driver_connection):
         run(tx, PROBE)
+
+
+def sound(driver: Any) -> bool:
+    """Whether a driver's connection is known to be in a transaction that is not aborted, and the server silent.
+
+    What has arrived unasked may be its farewell (57P01, 25P03): found before COMMIT is sent, nothing is unknown.
+    asyncpg doesn't tell its status, and so always costs the round trip.
+    """
+    if getattr(getattr(driver, "info", None), "transaction_status", None) != INTRANS:
+        return False
+    with selectors.DefaultSelector() as selector:
+        selector.register(driver.fileno(), selectors.EVENT_READ)
+        return not selector.select(0)

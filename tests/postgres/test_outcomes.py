@@ -1,0 +1,334 @@
+"""What an error means: refused, unknown, or the driver's own affair."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import socket
+import struct
+import threading
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from sinkfence.errors import (
+    GenerationConflict,
+    JobMismatch,
+    MissingToken,
+    NotArmed,
+    NotEnforced,
+    OutcomeUnknown,
+    SinkfenceError,
+    StaleToken,
+)
+from sinkfence.tokens import Token
+from sinkfence_postgres import guard, refusal, transaction, translated
+
+
+class Proxy:
+    """One connection to the server, reset around its COMMIT: after the server has answered it, or instead of sending it."""
+
+    def __init__(self, dsn: str, *, deliver: bool) -> None:
+        self.deliver = deliver
+        self.target = urlsplit(dsn).hostname, urlsplit(dsn).port
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        user = urlsplit(dsn).netloc.rpartition("@")[0]
+        port = self.listener.getsockname()[1]
+        self.dsn = urlsplit(dsn)._replace(netloc=f"{user}@127.0.0.1:{port}").geturl()
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+
+    def serve(self) -> None:
+        client, _ = self.listener.accept()
+        server = socket.create_connection(self.target)
+        answers = threading.Thread(target=self.pump, args=(server, client))
+        self.committing = False
+        answers.start()
+        with contextlib.suppress(OSError):
+            while data := client.recv(65536):
+                self.committing |= b"COMMIT" in data
+                if self.committing and not self.deliver:
+                    break
+                server.sendall(data)
+        self.reset(server)
+        answers.join()
+        self.reset(client)
+
+    def pump(self, server: socket.socket, client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := server.recv(65536):
+                if self.committing:  # the answer to COMMIT: it is done, and nobody hears of it
+                    break
+                client.sendall(data)
+        self.reset(client)
+
+    @staticmethod
+    def reset(sock: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.shutdown(socket.SHUT_RD)
+        sock.close()
+
+    def close(self) -> None:
+        self.listener.close()
+        self.thread.join()
+
+
+@pytest.fixture(params=[True, False], ids=["answer lost", "question lost"])
+def proxied(request, db):
+    """The database behind a proxy that resets the connection around COMMIT, and whether COMMIT is delivered."""
+    proxy = Proxy(db.dsn, deliver=request.param)
+    yield type(db)(proxy.dsn), request.param
+    proxy.close()
+
+
+def test_a_commit_without_an_answer_is_unknown(db, token, write, proxied):
+    """Connection reset after COMMIT was sent: OutcomeUnknown, whether it was applied or not; never a guess."""
+    behind, applied = proxied
+    db.arm(token())
+    with pytest.raises(OutcomeUnknown):
+        write(token(), "perhaps", to=behind)
+    db.arm(token(1))  # waits for a COMMIT that is still under way
+    assert db.notes() == (["perhaps"] if applied else [])
+
+
+def end(db, pid: int) -> None:
+    with db.connect(autocommit=True) as admin:
+        admin.execute("select pg_terminate_backend(%s, 10000)", (pid,))
+
+
+@pytest.mark.parametrize("swallowed", [False, True])
+def test_a_connection_lost_before_commit_is_the_drivers_error(db, token, swallowed):
+    """Lost inside the block, nothing was applied: not unknown, and not a success although the block is left cleanly."""
+    db.arm(token())
+    with db.connect() as conn, pytest.raises(psycopg.OperationalError) as caught, transaction(conn, token()):
+        conn.execute("insert into entry (note) values ('lost')")
+        end(db, conn.info.backend_pid)
+        with contextlib.suppress(psycopg.OperationalError) if swallowed else contextlib.nullcontext():
+            conn.execute("select 1")
+    assert not isinstance(caught.value, SinkfenceError)
+    assert db.notes() == []
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_a_farewell_that_has_arrived_before_commit_is_the_drivers_error(db, token, driver):
+    """A session that was ended while it idled in its transaction: known before COMMIT is sent, nothing is unknown."""
+    db.arm(token())
+    engine = sa.create_engine(db.url(driver))
+    with engine.connect() as conn:
+        with pytest.raises(sa.exc.DBAPIError), transaction(conn, token()):
+            conn.execute(sa.text("insert into entry (note) values ('lost')"))
+            end(db, conn.scalar(sa.text("select pg_backend_pid()")))
+    engine.dispose()
+    assert db.notes() == []
+
+
+def test_an_idle_transaction_that_timed_out_is_the_drivers_error(db, token):
+    """After idle_in_transaction_session_timeout nothing was applied, and the error says that and no more."""
+    db.arm(token())
+    with db.connect() as conn:
+        with pytest.raises(psycopg.Error), transaction(conn, token()):  # the driver may lose the message
+            conn.execute("insert into entry (note) values ('timed out')")
+            conn.execute("set local idle_in_transaction_session_timeout = '1ms'")
+            gone = "not exists (select from pg_stat_activity where pid = %(pid)s)"
+            db.wait_until(gone, pid=conn.info.backend_pid)
+    assert db.notes() == []
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "psycopg pipeline", "sqlalchemy"])
+def test_an_aborted_transaction_is_no_success(db, token, kind):
+    """An error that the block swallows aborts the transaction: its COMMIT would succeed as ROLLBACK, so it is not sent."""
+    db.arm(token())
+    if kind == "sqlalchemy":
+        engine = sa.create_engine(db.url())
+        with engine.connect() as conn, pytest.raises(sa.exc.InternalError) as wrapped:
+            with transaction(conn, token()):
+                conn.execute(sa.text("insert into entry (note) values ('aborted')"))
+                with contextlib.suppress(sa.exc.DBAPIError):
+                    conn.execute(sa.text("select 1/0"))
+        engine.dispose()
+        assert wrapped.value.orig.sqlstate == "25P02"
+    else:
+        with db.connect() as conn, contextlib.ExitStack() as stack:
+            with pytest.raises(psycopg.Error):
+                if kind == "psycopg pipeline":
+                    stack.enter_context(conn.pipeline())
+                with transaction(conn, token()):
+                    conn.execute("insert into entry (note) values ('aborted')")
+                    with contextlib.suppress(psycopg.Error):
+                        conn.execute("select 1/0").fetchone()
+    assert db.notes() == []
+
+
+def test_an_aborted_transaction_is_no_success_with_asyncpg(db, token, asyncpg_session):
+    """The same for asyncpg, which does not tell the transaction's status."""
+    db.arm(token())
+
+    async def body(session):
+        await session.execute(sa.text("insert into entry (note) values ('aborted')"))
+        with contextlib.suppress(sa.exc.DBAPIError):
+            await session.execute(sa.text("select 1/0"))
+
+    with pytest.raises(sa.exc.DBAPIError) as caught:
+        asyncpg_session(token(), body)
+    assert caught.value.orig.sqlstate == "25P02"
+    assert db.notes() == []
+
+
+@pytest.fixture
+def asyncpg_session(db):
+    import asyncio
+
+    from sqlalchemy.ext import asyncio as sa_aio
+
+    from sinkfence_postgres import aio
+
+    async def run(bearer, body):
+        engine = sa_aio.create_async_engine(db.url("asyncpg"))
+        try:
+            async with sa_aio.AsyncSession(engine) as session, aio.transaction(session, bearer):
+                await body(session)
+        finally:
+            await engine.dispose()
+
+    return lambda bearer, body: asyncio.run(run(bearer, body))
+
+
+def test_a_rollback_that_the_user_asks_for_is_quiet(db, token):
+    """psycopg.Rollback leaves the block without an error, and nothing was applied."""
+    db.arm(token())
+    with db.connect() as conn, transaction(conn, token()):
+        conn.execute("insert into entry (note) values ('rolled back')")
+        raise psycopg.Rollback
+    assert db.notes() == []
+
+
+def test_a_commit_inside_the_block_is_refused(db, token):
+    """What followed a commit of the user's own would be unguarded: the drivers' blocks don't allow it."""
+    db.arm(token())
+    with db.connect() as conn, pytest.raises(psycopg.ProgrammingError), transaction(conn, token()):
+        conn.commit()
+    engine = sa.create_engine(db.url())
+    with sa.orm.Session(engine) as session, pytest.raises(sa.exc.InvalidRequestError):
+        with transaction(session, token()):
+            session.commit()
+    with engine.connect() as conn, pytest.raises(sa.exc.InvalidRequestError), transaction(conn, token()):
+        conn.rollback()
+    engine.dispose()
+
+
+def test_the_users_own_database_error_passes_untouched(db, token):
+    """A unique violation, at once or deferred to COMMIT, stays the driver's own error."""
+    db.arm(token())
+    with db.connect() as conn:
+        conn.execute("create temp table once (n int unique deferrable initially deferred)")
+        conn.commit()
+        with pytest.raises(psycopg.errors.UniqueViolation), transaction(conn, token()):
+            conn.execute("insert into once values (1), (1)")
+        with pytest.raises(psycopg.errors.UndefinedFunction), transaction(conn, token()):
+            conn.execute("select no_such_function()")
+
+
+def test_an_open_transaction_is_refused(db, token):
+    """`transaction` begins by itself: on an open one it would commit earlier writes that are not its own."""
+    db.arm(token())
+    with db.connect() as conn:
+        conn.execute("select 1")
+        with pytest.raises(NotEnforced, match="open here already"), transaction(conn, token()):
+            pytest.fail("entered")
+        with pytest.raises(psycopg.Error):
+            conn.execute("select 1/0")
+        with pytest.raises(NotEnforced), transaction(conn, token()):
+            pytest.fail("entered")
+    with db.connect() as conn, conn.pipeline():
+        conn.execute("insert into entry (note) values ('earlier')")
+        with pytest.raises(NotEnforced), transaction(conn, token()):
+            pytest.fail("entered")
+        conn.rollback()
+    engine = sa.create_engine(db.url())
+    with engine.connect() as conn, sa.orm.Session(engine) as session:
+        conn.execute(sa.text("select 1"))
+        session.execute(sa.text("select 1"))
+        for tx in (conn, session):
+            with pytest.raises(NotEnforced), transaction(tx, token()):
+                pytest.fail("entered")
+    engine.dispose()
+
+
+def test_a_guard_in_autocommit_is_refused(db, token):
+    """In autocommit a guard would be over before the write begins."""
+    db.arm(token())
+    with db.connect(autocommit=True) as conn:
+        with pytest.raises(NotEnforced, match="autocommit"):
+            guard(conn, token())
+        with conn.pipeline(), pytest.raises(NotEnforced, match="autocommit"):
+            guard(conn, token())
+        with conn.transaction():
+            guard(conn, token())
+        with conn.pipeline(), conn.transaction():
+            guard(conn, token())
+    for options in (
+        {"isolation_level": "AUTOCOMMIT"},
+        {"execution_options": {"isolation_level": "AUTOCOMMIT"}},
+    ):
+        for driver in ("psycopg", "psycopg2"):
+            engine = sa.create_engine(db.url(driver), **options)
+            with engine.connect() as conn, sa.orm.Session(engine) as session:
+                for tx in (conn, session):
+                    with pytest.raises(NotEnforced, match="autocommit"):
+                        guard(tx, token())
+                    tx.rollback()
+                    with pytest.raises(NotEnforced, match="autocommit"), transaction(tx, token()):
+                        pytest.fail("entered")
+            engine.dispose()
+
+
+def raised(db, code: str, detail: object) -> psycopg.Error:
+    with db.connect() as conn, pytest.raises(psycopg.Error) as caught:
+        conn.execute(
+            f"do $$ begin raise exception 'said so' using errcode = '{code}', detail = '{json.dumps(detail)}'; end $$"
+        )
+    return caught.value
+
+
+def test_refusal_reads_every_code(db):
+    """Each SQLSTATE of ours becomes the error that it is, with its data, and can be pickled."""
+    token = Token("a", 7, "me")
+    facts = {"job_id": "a", "generation": 7, "owner": "me", "mark": 8, "same_owner": False}
+    cases = [
+        ("SF001", facts, StaleToken),
+        ("SF001", {**facts, "mark": 7}, GenerationConflict),
+        ("SF002", {}, MissingToken),
+        ("SF003", {**facts, "mark": None}, NotArmed),
+        ("SF004", {**facts, "belongs_to": "b"}, JobMismatch),
+        ("SF009", {}, SinkfenceError),
+    ]
+    for code, detail, kind in cases:
+        error = refusal(raised(db, code, detail))
+        assert type(error) is kind
+        assert type(pickle.loads(pickle.dumps(error))) is kind
+        if hasattr(error, "token"):
+            assert error.token == token
+    assert refusal(raised(db, "SF004", {**facts, "belongs_to": "b"})).job_id == "b"
+
+
+def test_refusal_leaves_other_errors_alone(db):
+    """Other codes, other people's use of ours, and errors without a code are no refusals."""
+    assert refusal(raised(db, "P0001", {})) is None
+    assert refusal(raised(db, "SF001", {"something": "else"})) is None
+    assert refusal(raised(db, "SF001", "text")) is None
+    assert refusal(ValueError("no database at all")) is None
+    wrapped = ValueError("the user's own")
+    wrapped.__cause__ = raised(db, "SF001", {"job_id": "a", "generation": 7, "owner": "o", "mark": 8})
+    assert refusal(wrapped) is None
+
+
+def test_translated_passes_what_it_does_not_know(db):
+    """`translated` changes refusals only."""
+    with pytest.raises(ZeroDivisionError), translated():
+        _ = 1 / 0
+    with db.connect() as conn, pytest.raises(psycopg.errors.DivisionByZero), translated():
+        conn.execute("select 1/0")

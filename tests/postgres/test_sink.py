@@ -1,0 +1,250 @@
+"""The sink as an object: its sources, the gate of a service's door, and its asynchronous twin."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+
+import psycopg
+import psycopg_pool
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext import asyncio as sa_aio
+
+import sinkfence_postgres
+from sinkfence.errors import GenerationConflict, StaleToken
+from sinkfence.sinks import AsyncGate, AsyncSink, Gate, Sink
+from sinkfence_postgres import PostgresSink, aio, guard, transaction, translated
+
+
+@pytest.fixture(
+    params=["dsn", "conninfo", "pool", "engine", "psycopg2", "aio dsn", "aio pool", "aio engine", "asyncpg"]
+)
+def arm(request, db):
+    """`arm(bearer)` from each kind of source."""
+    kind = request.param
+
+    async def asynchronous(bearer):
+        if kind == "aio dsn":
+            await aio.PostgresSink(db.dsn).arm(bearer)
+        elif kind == "aio pool":
+            async with psycopg_pool.AsyncConnectionPool(db.dsn, min_size=1, open=False) as pool:
+                await aio.PostgresSink(pool).arm(bearer)
+                async with pool.connection() as conn:
+                    assert not conn.autocommit
+        else:
+            engine = sa_aio.create_async_engine(db.url("asyncpg" if kind == "asyncpg" else "psycopg"))
+            try:
+                await aio.PostgresSink(engine).arm(bearer)
+            finally:
+                await engine.dispose()
+
+    def synchronous(bearer):
+        if kind == "pool":
+            with psycopg_pool.ConnectionPool(db.dsn, min_size=1, open=True) as pool:
+                PostgresSink(pool).arm(bearer)
+                with pool.connection() as conn:
+                    assert not conn.autocommit  # given back as it was taken
+        elif kind in ("engine", "psycopg2"):
+            engine = sa.create_engine(db.url("psycopg" if kind == "engine" else kind))
+            try:
+                PostgresSink(engine).arm(bearer)
+                with engine.connect() as conn:
+                    assert not conn.connection.dbapi_connection.autocommit
+            finally:
+                engine.dispose()
+        else:
+            dsn = db.dsn if kind == "dsn" else psycopg.conninfo.make_conninfo(db.dsn, application_name="x")
+            PostgresSink(dsn).arm(bearer)
+
+    return (lambda bearer: asyncio.run(asynchronous(bearer))) if "a" in kind[:2] else synchronous
+
+
+def test_arming_raises_the_mark_and_tells_the_stale(db, token, holder, arm):
+    """From every source: the mark is raised, an equal arm is harmless, lower and foreign ones are told."""
+    arm(token(1))
+    arm(token(1))
+    assert db.mark(token().job_id) == (token(1).generation, token(1).owner)
+    stale, foreign = holder(token()), holder(token(1, owner="another"))
+    with pytest.raises(StaleToken) as lower:
+        arm(stale)
+    with pytest.raises(GenerationConflict) as equal:
+        arm(foreign)
+    assert (stale.heard, foreign.heard) == ([lower.value], [equal.value])
+    assert lower.value.mark == token(1).generation
+    assert db.mark(token().job_id) == (token(1).generation, token(1).owner)
+
+
+def test_wrong_sources_and_connections_are_type_errors(db, token):
+    """What can't work is told before anything is sent, with the way that does."""
+    engine, async_engine = sa.create_engine(db.url()), sa_aio.create_async_engine(db.url())
+    with pytest.raises(TypeError, match=r"sinkfence_postgres\.aio"):
+        PostgresSink(async_engine)
+    with pytest.raises(TypeError, match="AsyncEngine"):
+        aio.PostgresSink(engine)
+    with pytest.raises(TypeError, match="create_engine"):
+        PostgresSink(db.url())
+    with pytest.raises(TypeError, match=r"psycopg\.Connection"):
+        guard(engine, token())
+    with (
+        pytest.raises(TypeError, match=r"sinkfence_postgres\.aio"),
+        transaction(async_engine.connect(), token()),
+    ):
+        pass
+    with db.connect() as conn, pytest.raises(TypeError, match="AsyncConnection"):
+        asyncio.run(aio.guard(conn, token()))
+
+
+def test_the_twins_have_the_same_names_and_parameters():
+    """sinkfence_postgres and sinkfence_postgres.aio differ by `async` alone."""
+    assert set(sinkfence_postgres.__all__) == set(aio.__all__)
+
+    def shape(thing):
+        return [(p.name, p.kind, p.default) for p in inspect.signature(thing).parameters.values()]
+
+    for name in aio.__all__:
+        assert shape(getattr(sinkfence_postgres, name)) == shape(getattr(aio, name)), name
+    methods = {name for name in vars(PostgresSink) if not name.startswith("_")}
+    assert methods == {name for name in vars(aio.PostgresSink) if not name.startswith("_")}
+    for name in methods - {"durable"}:
+        assert shape(getattr(PostgresSink, name)) == shape(getattr(aio.PostgresSink, name)), name
+
+
+def test_the_sinks_meet_the_protocols(db):
+    """A type checker agrees that they are a Sink and a Gate; here that every member is there."""
+    for kind, protocols in ((PostgresSink, (Sink, Gate)), (aio.PostgresSink, (AsyncSink, AsyncGate))):
+        for protocol in protocols:
+            for name in (name for name in vars(protocol) if not name.startswith("_")):
+                assert hasattr(kind(db.dsn), name)
+
+
+def test_announcing_is_arming_by_a_door(db, token):
+    """A newer token raises the mark at the door; an equal one passes; older and foreign ones are refused."""
+    sink = PostgresSink(db.dsn)
+    sink.announce(token())
+    sink.announce(token(1))
+    sink.announce(token(1))
+    assert db.mark(token().job_id) == (token(1).generation, token(1).owner)
+    with pytest.raises(StaleToken):
+        sink.announce(token())
+    with pytest.raises(GenerationConflict):
+        asyncio.run(aio.PostgresSink(db.dsn).announce(token(1, owner="another")))
+
+
+def test_a_look_at_the_door_takes_no_lock_and_no_transaction_id(db, token):
+    """Announcing a known owner while a raise is under way does not wait for it."""
+    db.arm(token())
+    with db.connect() as raising:
+        raising.execute("select sinkfence.arm(%s, %s, 'new')", (token().job_id, token(1).generation))
+        PostgresSink(db.dsn).announce(token())
+        raising.rollback()
+
+
+def test_committed_is_true_after_a_commit_of_this_token(db, token):
+    """The gate vouches for what was guarded with the request's token inside `enter`, and for nothing else."""
+    sink, other = PostgresSink(db.dsn), token(job_id="another job")
+    db.arm(token())
+    db.arm(other)
+    assert not sink.committed(token())
+    with sink.enter(token()), db.connect() as conn:
+        assert not sink.committed(token())
+        with transaction(conn, other):
+            pass
+        assert not sink.committed(token())
+        with transaction(conn, token()):
+            assert not sink.committed(token())
+        assert sink.committed(token())
+        assert not sink.committed(other)
+        with transaction(conn, token()):
+            assert not sink.committed(token())
+    assert not sink.committed(token())
+
+
+def test_what_was_not_committed_is_not_vouched_for(db, token):
+    """A refused commit, a failed block, a rollback and a guard of which nothing was heard are not commits."""
+    sink = PostgresSink(db.dsn)
+    db.arm(token())
+    with sink.enter(token()), db.connect() as conn:
+        with pytest.raises(ZeroDivisionError), transaction(conn, token()):
+            _ = 1 / 0
+        with transaction(conn, token()):
+            raise psycopg.Rollback
+        guard(conn, token())
+        conn.rollback()
+        with translated():
+            conn.commit()
+        guard(conn, token())
+        conn.commit()  # it may have been this or anything else
+        assert not sink.committed(token())
+        with pytest.raises(StaleToken), transaction(conn, token()):
+            db.arm(token(1))
+        assert not sink.committed(token())
+
+
+def test_a_guard_is_vouched_for_once_its_commit_was_seen(db, token):
+    """guard() and a commit inside translated(); another guard that is still open takes the word back."""
+    sink = PostgresSink(db.dsn)
+    db.arm(token())
+    engine = sa.create_engine(db.url())
+    with sink.enter(token()), sa.orm.Session(engine) as session, db.connect() as conn:
+        guard(session, token())
+        assert not sink.committed(token())
+        with translated():
+            session.commit()
+        assert sink.committed(token())
+        guard(conn, token())
+        assert not sink.committed(token())
+        with translated():
+            conn.commit()
+        assert sink.committed(token())
+    engine.dispose()
+
+
+def test_an_asynchronous_door_before_synchronous_handlers(db, token):
+    """A handler in a thread with a copied context, as frameworks run them, is seen by the door's own context."""
+    sink = aio.PostgresSink(db.dsn)
+
+    def handler() -> None:
+        with db.connect() as conn, transaction(conn, token()):
+            pass
+
+    async def request() -> tuple[bool, bool]:
+        await sink.announce(token())
+        async with sink.enter(token()):
+            before = sink.committed(token())
+            with ThreadPoolExecutor() as threads:
+                await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, handler)
+            return before, await asyncio.create_task(asyncio.to_thread(sink.committed, token()))
+
+    assert asyncio.run(request()) == (False, True)
+
+
+def test_requests_do_not_see_each_other(db, token):
+    """Two requests at once: the commit of one is no commit of the other."""
+    sink = aio.PostgresSink(db.dsn)
+    db.arm(token())
+
+    async def request(commits: bool, met: asyncio.Barrier) -> bool:
+        async with sink.enter(token()):
+            if commits:
+                async with sink.begin(token()):
+                    pass
+            await met.wait()
+            return sink.committed(token())
+
+    async def both() -> list[bool]:
+        met = asyncio.Barrier(2)
+        return await asyncio.gather(request(True, met), request(False, met))
+
+    assert asyncio.run(both()) == [True, False]
+
+
+def test_importing_takes_no_driver():
+    """The package imports neither psycopg nor SQLAlchemy: each user has the one that they use."""
+    code = "import sys, sinkfence_postgres, sinkfence_postgres.aio; print(*{'psycopg', 'sqlalchemy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
