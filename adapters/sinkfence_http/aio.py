@@ -12,15 +12,7 @@ from sinkfence_http.verifiers import Verifier
 
 
 class Fence:
-    """What `asgi.FencingMiddleware` enforces, and what a handler asks for its token.
-
-    With `strict`, a 2xx whose handler never admitted or committed nothing guarded becomes a 500
-    `not-guarded`: a handler that forgets the check is the largest practical hole.
-
-    Raises:
-        TypeError: the gate is a sync one or none; there is no verifier.
-        ValueError: replay or principal is given.
-    """
+    """As `sinkfence_http.Fence`, with an async gate, for `asgi.FencingMiddleware`. Handlers may be sync."""
 
     def __init__(
         self,
@@ -37,12 +29,5 @@ class Fence:
         self.strict = strict
 
     async def admit(self, scope: Mapping[str, Any], job_id: str) -> Token:
-        """Return the request's token, to be passed to `transaction`, if it is for this job.
-
-        Compute the job_id from the validated parameters that the handler itself uses, not from the path.
-
-        Raises:
-            MissingToken: the request came in without one.
-            JobMismatch: its token is for another job.
-        """
+        """As `sinkfence_http.Fence.admit`."""
         return passage_of(scope).admit(job_id)

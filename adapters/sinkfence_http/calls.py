@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urljoin, urlsplit
 
 from sinkfence.errors import GenerationConflict, NotEnforced, OutcomeUnknown, StaleToken
 from sinkfence.tokens import Token
@@ -100,6 +101,20 @@ class Call:
                 f"{self}: sent, and no answer came: repeat with the same idempotency key, or read it back"
             ) from error
         raise error
+
+    def redirected(self, method: str | None, url: str | None, status: int, location: str | None) -> None:
+        """Refuse a redirect that takes the write itself to another host.
+
+        307 and 308, and 301 for all but POST, repeat the method (RFC 9110, section 15.4): elsewhere, where no
+        token goes along, the write would be performed unfenced.
+
+        Raises:
+            NotEnforced: this is one.
+        """
+        if status in (307, 308) or (status == 301 and method != "POST"):
+            here, there = urlsplit(url or ""), urlsplit(urljoin(url or "", location or ""))
+            if (here.scheme, here.netloc) != (there.scheme, there.netloc):
+                raise NotEnforced(f"{self}: redirected to another host, where no token would go along")
 
     def _again(
         self, status: int, word: str | None, retry_after: str | None, left: float | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from sinkfence.errors import JobMismatch, MissingToken, OutcomeUnknown
 from sinkfence.tokens import Token, check_job_id
@@ -20,6 +20,10 @@ from sinkfence_http.answers import (
 )
 from sinkfence_http.verifiers import Verifier
 
+if TYPE_CHECKING:
+    from sinkfence_http import aio
+    from sinkfence_http.fence import Fence
+
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 """The methods that pass (RFC 9110, section 9.2.1). One that nobody knows is fenced."""
 ARM_PATH: Final = "/.well-known/fencing-arm"
@@ -29,27 +33,10 @@ PASSAGE: Final = "sinkfence.passage"
 logger: Final = logging.getLogger("sinkfence.http")
 
 
-class Watch(Protocol):
-    """The part of a gate that tells what became of a request."""
-
-    def committed(self, token: Token) -> bool:
-        """As `sinkfence.sinks.Gate.committed`."""
-        ...
-
-
-class Doorway(Protocol):
-    """A Fence of either kind."""
-
-    @property
-    def gate(self) -> Watch: ...
-    @property
-    def strict(self) -> bool: ...
-
-
 class Passage:
     """One request that the door has let in, from there to its answer."""
 
-    def __init__(self, token: Token, fence: Doorway) -> None:
+    def __init__(self, token: Token, fence: Fence | aio.Fence) -> None:
         self.token = token
         self.fence = fence
         self._admitted = False

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Final, cast
-from urllib.parse import urljoin, urlsplit
 
 try:
     import requests
@@ -148,12 +147,15 @@ class _Caller:
                     unread.callback(response.close)
                     heard = True
                     response.request = request
+                    headers = response.headers
                     pause = self._judge(call, response)
                     if pause is None:
                         if not settings["stream"]:
                             _ = response.content
                         self._check_term(call)
-                        _check_redirect(request, response)
+                        call.redirected(
+                            request.method, request.url, response.status_code, headers.get("Location")
+                        )
                         unread.pop_all()
                         return response
             except _NO_ANSWER as error:
@@ -239,17 +241,3 @@ def _unverified(error: Exception) -> bool:
     return any(
         isinstance(found, ssl.SSLCertVerificationError) for found in (reason, *getattr(reason, "args", ()))
     )
-
-
-def _check_redirect(request: requests.PreparedRequest, response: requests.Response) -> None:
-    # 307 and 308, and 301 for all but POST, make requests send the write again: elsewhere, where no token
-    # goes along, it would be performed unfenced.
-    status = response.status_code
-    if status not in (307, 308) and not (status == 301 and request.method != "POST"):
-        return
-    url = request.url or ""
-    here, there = urlsplit(url), urlsplit(urljoin(url, response.headers.get("Location", "")))
-    if (here.scheme, here.netloc) != (there.scheme, there.netloc):
-        raise NotEnforced(
-            f"a fenced {request.method} was redirected to another host, where no token would go along"
-        )
