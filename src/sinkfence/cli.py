@@ -28,7 +28,7 @@ def main() -> None:
     try:
         app = make_app()
     except ModuleNotFoundError as error:
-        missing(error.name or "a module", "cli")
+        missing((error.name or "a module").partition(".")[0], "cli")
     app()
 
 
@@ -41,21 +41,23 @@ def make_app() -> "typer.Typer":
         add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
     )
 
+    def say_version(wanted: bool) -> None:
+        if wanted:
+            typer.echo(f"sinkfence {importlib.metadata.version('sinkfence')}")
+            raise typer.Exit
+
+    version = typer.Option(
+        "--version", is_eager=True, callback=say_version, help="Say which version this is."
+    )
+
     @app.callback()
-    def sinkfence(
-        version: Annotated[
-            bool, typer.Option("--version", is_eager=True, help="Say which version this is.")
-        ] = False,
-    ) -> None:
+    def sinkfence(_: Annotated[bool, version] = False) -> None:
         """Destinations that refuse a stale owner.
 
         A paused worker does not know that it has lost its lease, and its delayed writes can land after the
         new owner's. With sinkfence a PostgreSQL database, an S3 bucket and an HTTP service each refuse, by
         themselves, whatever carries an older number than they have seen.
         """
-        if version:
-            typer.echo(f"sinkfence {importlib.metadata.version('sinkfence')}")
-            raise typer.Exit
 
     @app.command()
     def demo(

@@ -105,7 +105,7 @@ def test_a_database_that_does_not_check_is_named(play):
     assert named(
         told,
         "worker A's late COMMIT is refused by PostgreSQL: 7 presented, 8 seen (found: ACCEPTED)",
-        "the table is worker B's, untouched (found: 3 h at the old rate: 270, 3 h",
+        "table: worker B's, untouched (found: 3 h at the old rate: 270, 3 h",
     ), told
 
 
@@ -117,7 +117,7 @@ def test_an_object_store_that_does_not_check_is_named(play, in_workers):
     assert named(
         told,
         "worker A's late PUT is refused by S3: 7 presented, 8 seen (found: ACCEPTED)",
-        "the object is worker B's, untouched (found: 3 h at the old rate: 270)",
+        "object: worker B's, untouched (found: 3 h at the old rate: 270)",
     ), told
 
 
@@ -128,7 +128,7 @@ def test_a_service_that_does_not_check_is_named(play):
     assert named(
         told,
         "worker A's late request is refused by the service: 7 presented, 8 seen (found: ACCEPTED)",
-        "the charges is worker B's, untouched (found: 270 by worker A, 300 by worker B)",
+        "charges: worker B's, untouched (found: 270 by worker A, 300 by worker B)",
     ), told
 
 
@@ -140,5 +140,5 @@ def test_a_lease_store_that_does_not_check_is_named(play, in_workers):
     assert named(
         told,
         "worker A's late completion is refused by the lease store: 7 presented, 8 seen (found: ACCEPTED)",
-        "the record is worker B's, untouched",
+        "record: worker B's, untouched",
     ), told

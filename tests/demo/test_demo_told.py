@@ -47,7 +47,7 @@ def test_without_the_checks_each_late_effect_does_its_damage(sinkfence, scratch)
 def test_a_demo_that_is_ended_in_the_middle_leaves_nothing(sinkfence, scratch, watch, number):
     """Killed while worker A stands stopped, the demo leaves no process and no file behind."""
     demo = sinkfence("demo")
-    assert any("is STOPPED" in line for line in demo.stdout)
+    assert any("is STOPPED" in line for line in demo.stdout), demo.stderr.read()
     left = watch(demo.pid)
     demo.send_signal(number)
     _, complaints = demo.communicate()

@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import requests
 
+from sinkfence import Lease
 from sinkfence.demo.places import AUDIENCE, CHARGE, DOCUMENT, ISSUER, KEY_ID, STEP, Places
 from sinkfence.demo.servers.s3 import S3Server
-from sinkfence.leases import Lease
 from sinkfence.sinks import Sink
 from sinkfence.tokens import Bearer
 from sinkfence_http import TokenSigner

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sinkfence.errors import LeaseLost, StaleToken
+from sinkfence import LeaseLost, StaleToken
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Final, Self
 
 PATIENCE: Final = 60.0
@@ -29,13 +28,14 @@ class ProcessFailed(Exception):
 class Process:
     """A Python module that waits for its brief, imported already; see `child` for its own half.
 
-    Use it in a `with`, and in the main thread: on Linux a child is killed when the *thread* that started it ends.
+    Use it in a `with`, and in the main thread: on Linux it is killed when the *thread* that started it ends.
     """
 
     def __init__(self, name: str, module: str) -> None:
         self.name = name
         self._words: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - nameless, so never left on disk; closed with the process
+        # Without a name: nothing of it can be left on disk.
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen(
             # -P: whatever lies in the user's current folder is not to be imported.
             [sys.executable, "-P", "-m", module],
@@ -100,9 +100,7 @@ class Process:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()  # SIGKILL reaches a stopped process too
         self._process.wait()
         self._listener.join()

@@ -32,18 +32,15 @@ class Stage:
     """Whether the destinations check."""
     places: Places
     network: HoldingProxy
+    a: Process
+    b: Process
+    """Two workers, waiting for their briefs."""
 
-    def brief(self, worker: Process, *, to_be_stopped: bool = False) -> None:
+    def begin(self, worker: Process, *, stopped: bool = False) -> None:
         """Let a worker begin; one that is to be stopped has a slow network before the service."""
-        places = replace(self.places, service=self.network.url) if to_be_stopped else self.places
-        worker.begin(
-            {
-                "name": worker.name,
-                "to_be_stopped": to_be_stopped,
-                "fenced": self.fenced,
-                "places": asdict(places),
-            }
-        )
+        places = replace(self.places, service=self.network.url) if stopped else self.places
+        mode = {"fenced": self.fenced, "stopped": stopped}
+        worker.begin({"name": worker.name, "places": asdict(places), **mode})
 
 
 @contextmanager
@@ -56,7 +53,10 @@ def stage(timeline: Timeline, *, fenced: bool) -> Generator[Stage]:
     """
     private, public = key_pair()
     with ExitStack() as stack:
+        # First the processes that wait for a brief: they import what they need while the servers start.
         service = stack.enter_context(Process("the service", "sinkfence.demo.service"))
+        a = stack.enter_context(Process("worker A", "sinkfence.demo.worker"))
+        b = stack.enter_context(Process("worker B", "sinkfence.demo.worker"))
         with timeline.progress("PostgreSQL"):
             server = stack.enter_context(postgres())
             leases, ledger, charges = (server.create_database() for _ in range(3))
@@ -66,25 +66,20 @@ def stage(timeline: Timeline, *, fenced: bool) -> Generator[Stage]:
             prepare(charges, CHARGES)
         with timeline.progress("an S3 server (SeaweedFS)"):
             bucket = stack.enter_context(s3())
+            access = ("endpoint", "access_key", "secret_key", "bucket", "region")
         with timeline.progress("an HTTP service (uvicorn)"):
             service.begin({"fenced": fenced, "dsn": charges, "public_key": public})
             port = service.hear("listens")["port"]
         network = stack.enter_context(holding_proxy(port, CHARGE))
-        yield Stage(
-            fenced,
-            Places(
-                leases=leases,
-                ledger=ledger,
-                s3={
-                    name: getattr(bucket, name)
-                    for name in ("endpoint", "access_key", "secret_key", "bucket", "region")
-                },
-                charges=charges,
-                service=f"http://127.0.0.1:{port}",
-                signing_key=private,
-            ),
-            network,
+        places = Places(
+            leases=leases,
+            ledger=ledger,
+            s3={name: getattr(bucket, name) for name in access},
+            charges=charges,
+            service=f"http://127.0.0.1:{port}",
+            signing_key=private,
         )
+        yield Stage(fenced, places, network, a, b)
 
 
 def prepare(dsn: str, table: LiteralString) -> None:

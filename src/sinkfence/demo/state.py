@@ -6,11 +6,11 @@ import json
 
 import psycopg
 
+from sinkfence import Leases
 from sinkfence.demo.effects import NEW
 from sinkfence.demo.places import BILLS, DOCUMENT, JOB, sqlalchemy_url
 from sinkfence.demo.servers.s3 import S3Server
 from sinkfence.demo.stage import Stage
-from sinkfence.leases import Leases
 from sinkfence.stores.sql import SqlStore
 from sinkfence_s3 import FencedBucket
 

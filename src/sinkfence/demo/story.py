@@ -8,6 +8,7 @@ from typing import Final
 
 import psycopg
 
+from sinkfence import Leases
 from sinkfence.demo.effects import EFFECTS, NEW, OLD
 from sinkfence.demo.outcome import Outcome
 from sinkfence.demo.places import JOB, sqlalchemy_url
@@ -16,10 +17,7 @@ from sinkfence.demo.stage import Stage
 from sinkfence.demo.state import read_state, state_after
 from sinkfence.demo.timeline import Timeline
 from sinkfence.demo.verdict import Verdict
-from sinkfence.leases import Leases
 from sinkfence.stores.sql import SqlStore
-
-WORKER: Final = "sinkfence.demo.worker"
 
 OPEN: Final = """
     SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND state = 'idle in transaction'"""
@@ -41,10 +39,9 @@ class Story:
         """
         self.timeline.start()
         self.earlier_owners()
-        with Process("worker A", WORKER) as a, Process("worker B", WORKER) as b:
-            self.stop_in_the_middle(a)
-            self.take_over(b)
-            self.go_on(a)
+        self.stop_in_the_middle(self.stage.a)
+        self.take_over(self.stage.b)
+        self.go_on(self.stage.a)
         self.look()
         return self.verdict
 
@@ -64,7 +61,7 @@ class Story:
 
     def stop_in_the_middle(self, a: Process) -> None:
         """Stop worker A once its three effects are under way."""
-        self.stage.brief(a, to_be_stopped=True)
+        self.stage.begin(a, stopped=True)
         a.hear("asks")
         self.acquire(a, OLD)
         under_way = {a.hear("under way")["effect"], a.hear("under way")["effect"]}
@@ -82,7 +79,7 @@ class Story:
 
     def take_over(self, b: Process) -> None:
         """Let worker B wait until the store gives it the job, and do all of the work."""
-        self.stage.brief(b)
+        self.stage.begin(b)
         b.hear("asks")
         self.timeline.tell(b.name, f"asks for {JOB}, and waits: the lease store's clock decides")
         self.acquire(b, NEW)

@@ -10,9 +10,9 @@ from typing import Any
 import psycopg
 import requests
 
+from sinkfence import Lease
 from sinkfence.demo.places import CHARGE, DOCUMENT, JOB, Places
 from sinkfence.demo.servers.s3 import S3Server
-from sinkfence.leases import Lease
 from sinkfence.sinks import Sink
 from sinkfence.tokens import Bearer
 

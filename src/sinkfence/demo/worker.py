@@ -10,13 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
+from sinkfence import Lease, LeaseLost, Leases
 from sinkfence.demo import child
 from sinkfence.demo.fenced import Fenced
 from sinkfence.demo.outcome import outcome_of
 from sinkfence.demo.places import BILLS, INVOICE, JOB, Bill, Places, sqlalchemy_url
 from sinkfence.demo.unfenced import Unfenced
-from sinkfence.errors import LeaseLost
-from sinkfence.leases import Lease, Leases
 from sinkfence.stores.sql import SqlStore
 from sinkfence.tokens import Bearer
 
@@ -53,6 +52,10 @@ def charge(to: Destinations, bill: Bill, bearer: Bearer, _pause: Pause) -> None:
     to.charge(bill.amount, bearer)
 
 
+def without_pause(_effect: str) -> None:
+    """Go on at once."""
+
+
 MAKE: Final = {"transaction": book, "upload": publish, "request": charge}
 """The effects, in the order in which an undisturbed worker makes them."""
 
@@ -65,7 +68,7 @@ def attempt(effect: str, to: Destinations, call: Callable[[], None]) -> None:
 def work(to: Destinations, bill: Bill, lease: Lease) -> None:
     """Make the effects one after the other, each with the lease: what a user writes."""
     for effect, make in MAKE.items():
-        attempt(effect, to, partial(make, to, bill, lease, lambda _effect: None))
+        attempt(effect, to, partial(make, to, bill, lease, without_pause))
 
 
 def work_and_be_stopped(to: Destinations, bill: Bill, lease: Lease) -> None:
@@ -96,17 +99,17 @@ def main() -> None:
     name, places = brief["name"], Places(**brief["places"])
     bill = BILLS[name]
     to = Fenced(places, name) if brief["fenced"] else Unfenced(places, name)
-    with Leases(SqlStore(sqlalchemy_url(places.leases)), ttl=TTL) as leases:
-        child.tell("asks")
-        try:
-            with leases.hold(JOB, wait=PATIENCE, arm=to.sinks) as lease:
-                child.tell("acquired", generation=lease.generation)
-                (work_and_be_stopped if brief["to_be_stopped"] else work)(to, bill, lease)
-                attempt("completion", to, lambda: to.complete(lease, {"total": bill.amount}))
-        except LeaseLost as lost:
-            child.tell("left", error=str(lost))
-        else:
-            child.tell("left", error=None)
+    leases = Leases(SqlStore(sqlalchemy_url(places.leases)), ttl=TTL)
+    child.tell("asks")
+    try:
+        with leases.hold(JOB, wait=PATIENCE, arm=to.sinks) as lease:
+            child.tell("acquired", generation=lease.generation)
+            (work_and_be_stopped if brief["stopped"] else work)(to, bill, lease)
+            attempt("completion", to, lambda: to.complete(lease, {"total": bill.amount}))
+    except LeaseLost as lost:  # raised by hold() at its end, to whoever hasn't noticed before
+        child.tell("left", error=str(lost))
+    else:
+        child.tell("left", error=None)
 
 
 if __name__ == "__main__":
