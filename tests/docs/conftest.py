@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import uvicorn
-from sinkfence.stores.sql import SqlStore
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
 import sinkfence_postgres
+from sinkfence.stores.sql import SqlStore
 
 ROOT = Path(__file__).parents[2]
 

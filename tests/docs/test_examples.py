@@ -26,6 +26,7 @@ from sinkfence_postgres import PostgresSink
 ROOT = Path(__file__).parents[2]
 RunPage = Callable[..., dict[str, Any]]
 
+RUN_ELSEWHERE = {"docs/reference/s3-object-format.md"}  # by the tests of the format
 RUN_HERE = {
     "README.md",
     "docs/explanation/the-rule.md",
@@ -53,10 +54,11 @@ def entries(engine: Engine, table: str = "entry", column: str = "text") -> list[
 
 
 def test_every_page_with_examples_is_run() -> None:
-    """No page has a Python block that neither this file nor test_tutorials.py runs."""
+    """No page has a Python block that no test runs."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     with_blocks = {str(page.relative_to(ROOT)) for page in pages if "```python" in page.read_text()}
-    assert {page for page in with_blocks if not page.startswith("docs/tutorial/")} == RUN_HERE
+    left = {page for page in with_blocks if not page.startswith("docs/tutorial/")}
+    assert left == RUN_HERE | RUN_ELSEWHERE
 
 
 def test_readme(
