@@ -244,6 +244,8 @@ class Wire:
 
     def close(self) -> None:
         """Cut it for good."""
+        with suppress(OSError):  # or whoever is in accept() keeps it open
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for end in (end for pair in self._pairs for end in pair):
             with suppress(OSError):

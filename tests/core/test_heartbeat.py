@@ -1,0 +1,329 @@
+"""The heartbeat: driven by hand, one step at a time, and on its real threads."""
+
+from __future__ import annotations
+
+import ast
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import sinkfence
+from sinkfence import LeaseLost, Leases, Token
+from sinkfence.grants import Renewals, Store
+from sinkfence.heartbeat import Heartbeat
+from sinkfence.lease import Lease
+from sinkfence.stores.memory import MemoryStore
+from sinkfence.stores.sql import SqlStore
+from sinkfence.tenure import Tenure
+from sinkfence.testing import HandClock
+
+JOB = "invoice-42"
+TTL = 30.0
+
+
+class ByHand:
+    """A heartbeat without threads, over a store whose answers a test may bend."""
+
+    def __init__(self, on_lost: Any) -> None:
+        self.clock = HandClock()
+        self.store = MemoryStore(clock=self.clock)
+        self.sent: list[list[str]] = []
+        self.bend: Callable[[Renewals], Renewals] = lambda answer: answer
+        self.heartbeat = Heartbeat(self, on_lost, self.clock)
+        self.heartbeat._start = lambda run: threading.Thread()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def renew_many(self, wanted: Sequence[tuple[Token, float]]) -> Renewals:
+        """Note what is sent, answer, and let the test do something before the answer arrives."""
+        self.sent.append([token.job_id for token, _ in wanted])
+        return self.bend(self.store.renew_many(wanted))
+
+    def hold(self, job_id: str = JOB, interval: float = 10.0) -> tuple[Lease, Tenure]:
+        """Acquire, and have the heartbeat renew it."""
+        tenure = Tenure(self.store.acquire(job_id, "a:1", TTL), self.clock(), TTL, self.clock)
+        lease = Lease(self, tenure, self.clock)
+        tenure.ended = lambda loss: self.heartbeat.ended(tenure, lease, loss)
+        self.heartbeat.add(tenure, interval)
+        return lease, tenure
+
+
+@pytest.fixture
+def hand(losses: Any) -> ByHand:
+    """A heartbeat that beats and tells when it is told to."""
+    return ByHand(losses)
+
+
+def test_a_beat_extends_the_term(hand: ByHand) -> None:
+    """What the store confirmed counts from before the sending."""
+    lease, _ = hand.hold()
+    hand.clock.advance(10)
+    hand.bend = lambda answer: (hand.clock.advance(2), answer)[1]
+    hand.heartbeat.beat()
+    assert lease.remaining() == pytest.approx(TTL - 0.6 - 2)
+    assert lease.lease_until == hand.store.get(JOB).lease_until
+
+
+def test_leases_are_renewed_in_one_batch(hand: ByHand) -> None:
+    """What is due soon goes along with what is due; what isn't, doesn't."""
+    for i in range(3):
+        hand.hold(f"job {i}", interval=10.0 + i)
+    hand.hold("slow", interval=14.0)
+    hand.clock.advance(10)
+    hand.heartbeat.beat()
+    assert hand.sent == [["job 0", "job 1", "job 2"]]
+    hand.clock.advance(1)
+    hand.heartbeat.beat()
+    assert hand.sent == [["job 0", "job 1", "job 2"], ["slow"]]
+
+
+def test_an_error_is_not_a_loss(hand: ByHand, losses: Any) -> None:
+    """Errors are retried until the term is over; then it is lost, told once, and nothing more is sent."""
+
+    def fail(answer: Renewals) -> Renewals:
+        raise ConnectionResetError
+
+    hand.bend = fail
+    lease, _ = hand.hold()
+    for _ in range(9):
+        hand.clock.advance(3)
+        hand.heartbeat.beat()
+        hand.heartbeat.tell()
+    assert len(hand.sent) >= 5
+    assert losses.heard == []
+    assert lease.token.generation == 1
+    hand.clock.advance(3)
+    sent = len(hand.sent)
+    hand.heartbeat.beat()
+    assert len(hand.sent) == sent
+    for _ in range(2):
+        hand.heartbeat.tell()
+    assert [(told, type(error)) for told, error in losses.heard] == [(lease, LeaseLost)]
+    assert lease.lost.is_set()
+
+
+def test_a_success_past_the_term_is_given_back(hand: ByHand, losses: Any) -> None:
+    """A renewal answered after this side was told of the loss revives nothing: it is released."""
+
+    def late(answer: Renewals) -> Renewals:
+        hand.clock.advance(21)
+        hand.heartbeat.tell()
+        return answer
+
+    lease, _ = hand.hold()
+    hand.clock.advance(10)
+    hand.bend = late
+    hand.heartbeat.beat()
+    assert lease.lost.is_set()
+    assert len(losses.heard) == 1
+    assert hand.store.get(JOB).owner is None
+    with pytest.raises(LeaseLost):
+        _ = lease.token
+
+
+def test_a_renewal_in_flight_does_not_revive_what_is_released(hand: ByHand, losses: Any) -> None:
+    """C16: released while a renewal is on its way: the record stays released, and nobody calls it a loss."""
+    lease, tenure = hand.hold()
+
+    def released_before(answer: Renewals) -> Renewals:
+        lease.release()
+        return answer
+
+    hand.clock.advance(10)
+    hand.bend = released_before
+    hand.heartbeat.beat()
+    assert tenure.remaining() == 0.0
+    assert hand.store.get(JOB).owner is None
+    hand.clock.advance(10)
+    hand.heartbeat.beat()
+    hand.heartbeat.tell()
+    assert len(hand.sent) == 1
+    assert losses.heard == []
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_completion_in_flight_is_not_taken_for_a_loss(hand: ByHand, losses: Any, commits: bool) -> None:
+    """A batch that reads the row which a complete has just changed waits for that complete's own answer."""
+    lease, tenure = hand.hold()
+    hand.clock.advance(10)
+    with tenure.settling():
+        hand.store.complete(tenure.token, None)
+        hand.heartbeat.beat()
+        assert lease.token.generation == 1
+    if not commits:
+        hand.store.reopen(JOB)
+        hand.store.acquire(JOB, "b:2", TTL)
+    hand.clock.advance(10)
+    hand.heartbeat.beat()
+    hand.heartbeat.tell()
+    assert len(losses.heard) == (0 if commits else 1)
+    with pytest.raises(LeaseLost):
+        _ = lease.token
+
+
+def test_a_loss_is_seen_and_told(hand: ByHand, losses: Any) -> None:
+    """A record that is somebody else's is a loss at the next beat; the other leases go on."""
+    lease, _ = hand.hold()
+    other, _ = hand.hold("other")
+    hand.store.reopen(JOB)
+    hand.store.acquire(JOB, "b:2", TTL)
+    hand.clock.advance(10)
+    hand.heartbeat.beat()
+    hand.heartbeat.tell()
+    assert [told for told, _ in losses.heard] == [lease]
+    assert other.remaining() == pytest.approx(TTL - 0.6)
+
+
+def test_an_operators_release_is_a_loss(hand: ByHand, losses: Any) -> None:
+    """A record that somebody else freed under the same number is lost: this side did not do it."""
+    lease, _ = hand.hold()
+    hand.store.reopen(JOB)
+    hand.clock.advance(10)
+    hand.heartbeat.beat()
+    hand.heartbeat.tell()
+    assert [told for told, _ in losses.heard] == [lease]
+
+
+def test_a_skipped_row_is_tried_again_soon(hand: ByHand, losses: Any) -> None:
+    """A lease whose row was locked is neither renewed nor lost, and doesn't wait for the next beat."""
+    lease, _ = hand.hold()
+    hand.clock.advance(10)
+    hand.bend = lambda answer: Renewals({}, frozenset(), {})
+    hand.heartbeat.beat()
+    assert lease.remaining() == pytest.approx(TTL - 0.6 - 10)
+    hand.bend = lambda answer: answer
+    hand.clock.advance(3)
+    hand.heartbeat.beat()
+    assert lease.remaining() == pytest.approx(TTL - 0.6)
+    hand.heartbeat.tell()
+    assert losses.heard == []
+
+
+def test_a_failing_callback_does_not_keep_others_from_being_told(caplog: Any) -> None:
+    """An on_lost that raises is logged; every other loss is told all the same."""
+    told: list[str] = []
+
+    def on_lost(lease: Lease, error: Exception) -> None:
+        told.append(lease.job_id)
+        raise ZeroDivisionError
+
+    hand = ByHand(on_lost)
+    for job_id in ("one", "two"):
+        hand.hold(job_id)
+    hand.clock.advance(TTL)
+    hand.heartbeat.tell()
+    assert told == ["one", "two"]
+    assert caplog.text.count("on_lost failed") == 2
+
+
+# On its threads.
+
+
+def threads() -> list[threading.Thread]:
+    """The heartbeat's threads."""
+    return [thread for thread in threading.enumerate() if thread.name == "sinkfence-heartbeat"]
+
+
+@pytest.fixture
+def heartbeats() -> Iterator[Callable[[], list[threading.Thread]]]:
+    """Tells the heartbeat's threads, of which nothing may be left at the end."""
+    yield threads
+    for thread in threads():
+        thread.join(20)
+    assert threads() == []
+
+
+def test_a_held_lease_outlives_its_ttl_and_its_threads_end(
+    store: Store, heartbeats: Any, leases_of: Callable[..., Leases]
+) -> None:
+    """While it is held a lease is renewed, in the store and here; the release ends the threads."""
+    with leases_of(store, ttl=1.0, heartbeat=0.02).hold(JOB) as lease:
+        first = lease.lease_until
+        while (lease.lease_until - first).total_seconds() < 1.5:
+            assert not lease.lost.wait(0.01)
+        assert store.get(JOB).owner == lease.token.owner
+        assert len(heartbeats()) == 2
+        ending = heartbeats()
+    for thread in ending:
+        thread.join(20)
+    assert heartbeats() == []
+
+
+def test_a_takeover_is_told_once_on_the_heartbeats_thread(
+    store: Store, leases_of: Callable[..., Leases], losses: Any, heartbeats: Any
+) -> None:
+    """The body is told by event, callback and next token, and is not killed."""
+    leases = leases_of(store, ttl=30.0, heartbeat=0.02, on_lost=losses)
+    with pytest.raises(LeaseLost), leases.hold(JOB) as lease:
+        store.reopen(JOB)
+        store.acquire(JOB, "b:2", 30.0)
+        assert lease.lost.wait(20)
+        with pytest.raises(LeaseLost):
+            _ = lease.token
+    assert losses.event.wait(20)
+    for thread in heartbeats():
+        thread.join(20)
+    assert [told for told, _ in losses.heard] == [lease]
+    assert losses.threads == ["sinkfence-heartbeat"]
+
+
+def test_a_store_out_of_reach_is_a_loss_by_the_terms_end(
+    far: SqlStore, pg: SqlStore, wire: Any, losses: Any
+) -> None:
+    """C10: cut off from the store alone, the owner is told by its own deadline."""
+    leases = Leases(far, ttl=0.6, on_lost=losses)
+    held = leases.hold(JOB)
+    lease = held.__enter__()
+    wire.swallow = True
+    assert losses.event.wait(20)
+    assert lease.lost.is_set()
+    with pytest.raises(LeaseLost):
+        _ = lease.token
+    b = Leases(pg).acquire(JOB, wait=20)
+    assert b.generation == 2
+    wire.close()
+    with pytest.raises(Exception, match=r".+"):
+        held.__exit__(None, None, None)
+    b.renew()
+
+
+def test_a_locked_row_costs_no_other_lease(
+    pg: SqlStore, pg_url: str, leases_of: Callable[..., Leases], losses: Any
+) -> None:
+    """While somebody's transaction has one row, the others are renewed; that one is, once it is free."""
+    leases = leases_of(pg, ttl=20.0, heartbeat=0.05, on_lost=losses)
+    with leases.hold("locked") as locked, leases.hold("free") as free:
+        with psycopg.connect(pg_url) as other:
+            other.execute("SELECT FROM sinkfence_lease WHERE job_id = 'locked' FOR UPDATE")
+            before, since = locked.lease_until, free.lease_until
+            while (free.lease_until - since).total_seconds() < 0.5:
+                assert not free.lost.wait(0.01)
+            stalled = locked.lease_until
+            other.rollback()
+        while locked.lease_until <= stalled:
+            assert not locked.lost.wait(0.01)
+        assert (stalled - before).total_seconds() < 0.5
+    assert losses.heard == []
+
+
+def test_only_terms_reads_a_local_clock() -> None:
+    """C54, C58: wall-clock steps and skew can't matter to what no module of the lease manager reads."""
+    root = Path(sinkfence.__file__).parent
+    files = [*root.glob("*.py"), *(root / "stores" / "sql").glob("*.py")]
+    clocks = {"time", "monotonic", "clock_gettime", "perf_counter", "now", "utcnow", "today", "time_ns"}
+    found = {
+        (path.name, f"{node.func.value.id}.{node.func.attr}")
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id in {"time", "datetime"}
+        and node.func.attr in clocks
+    }
+    assert {each for each in found if each[0] != "cli.py"} == {("terms.py", "time.clock_gettime")}

@@ -1,0 +1,530 @@
+"""hold() and what a lease does: arming, the repair of a store that went back, leaving."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sinkfence import JobCompleted, LeaseHeld, LeaseLost, Leases, NotEnforced, StaleToken, Token
+from sinkfence.errors import GenerationConflict
+from sinkfence.grants import Grant, Store
+from sinkfence.marks import Mark, MemoryMarks
+from sinkfence.stores.memory import MemoryStore
+from sinkfence.stores.sql import SqlStore
+from sinkfence.testing import HandClock
+
+JOB = "invoice-42"
+MakeLeases = Callable[..., Leases]
+
+
+def take_over(store: Store, owner: str = "b:2") -> Token:
+    """Be B, after A's lease has ended by the store's clock; what ends it is an operator, who is quicker."""
+    store.reopen(JOB)
+    return store.acquire(JOB, owner, 30.0).token
+
+
+class AheadSink(MemoryMarks):
+    """A sink that says that it has seen more than whatever is shown, by a distance."""
+
+    def __init__(self, distance: int) -> None:
+        super().__init__()
+        self.distance = distance
+        self.shown: list[int] = []
+
+    def arm(self, bearer: Any) -> None:
+        """Refuse."""
+        self.shown.append(bearer.token.generation)
+        raise StaleToken(bearer.token, bearer.token.generation + self.distance)
+
+
+def test_hold_arms_before_the_body_and_releases_after_it(store: Store, leases_of: MakeLeases) -> None:
+    """The sinks know the new owner before the body reads anything; at the end the job is free."""
+    sinks = [MemoryMarks(), MemoryMarks()]
+    with leases_of(store).hold(JOB, arm=sinks) as lease:
+        assert [sink.mark(JOB) for sink in sinks] == [Mark(1, lease.token.owner)] * 2
+        assert store.get(JOB).owner == lease.token.owner
+        assert lease.generation == 1
+        assert lease.job_id == JOB
+        assert 25 < lease.remaining() < 30
+        assert lease.lease_until == store.get(JOB).lease_until
+        assert lease.key("mail") == lease.token.key("mail")
+    assert store.get(JOB).owner is None
+    assert not lease.lost.is_set()
+    assert lease.remaining() == 0.0
+    with pytest.raises(LeaseLost, match="released"):
+        _ = lease.token
+
+
+def test_a_completed_job_is_not_acquired_again(store: Store, leases_of: MakeLeases) -> None:
+    """complete() is for ever, and its result reaches whoever asks for the job."""
+    leases = leases_of(store)
+    with leases.hold(JOB) as lease:
+        lease.complete({"rows": 17})
+        lease.complete({"rows": 17})
+    with pytest.raises(JobCompleted) as done, leases.hold(JOB):
+        pass
+    assert done.value.result == {"rows": 17}
+    assert leases.reopen(JOB).state == "open"
+    with leases.hold(JOB) as lease:
+        assert lease.generation == 2
+
+
+def test_the_bodys_error_passes_and_the_job_is_released(store: Store, leases_of: MakeLeases) -> None:
+    """An error of the body comes out as it is."""
+    with pytest.raises(ZeroDivisionError), leases_of(store).hold(JOB):
+        _ = 1 / 0
+    assert store.get(JOB).owner is None
+
+
+def test_a_body_that_returns_after_a_takeover_raises(store: Store, leases_of: MakeLeases) -> None:
+    """C03: the context manager of an owner that was replaced raises, and B keeps its record."""
+    with pytest.raises(LeaseLost), leases_of(store).hold(JOB):
+        b = take_over(store)
+    store.renew(b, 30.0)
+
+
+def test_a_takeover_does_not_hide_the_bodys_error(store: Store, leases_of: MakeLeases) -> None:
+    """At the exit LeaseLost is logged and not raised over the body's own error."""
+    with pytest.raises(ZeroDivisionError), leases_of(store).hold(JOB):
+        take_over(store)
+        _ = 1 / 0
+
+
+def test_a_completion_after_a_takeover_carries_its_result(
+    store: Store, leases_of: MakeLeases, losses: Any
+) -> None:
+    """Nothing is dropped in silence: the result is on the error, and on_lost hears of the same one."""
+    leases = leases_of(store, on_lost=losses)
+    with pytest.raises(LeaseLost) as lost, leases.hold(JOB) as lease:
+        take_over(store)
+        lease.complete({"rows": 17})
+    assert lost.value.result == {"rows": 17}
+    assert losses.event.wait(10)
+    assert losses.heard == [(lease, lost.value)]
+    assert lease.lost.is_set()
+
+
+@pytest.mark.parametrize(
+    ("result", "error"),
+    [("x" * 65_535, ValueError), (float("nan"), ValueError), ({1, 2}, TypeError)],
+)
+def test_a_result_is_json_and_not_too_long(
+    store: Store, leases_of: MakeLeases, result: object, error: type[Exception]
+) -> None:
+    """A result that cannot be kept is refused before anything is sent; the longest one can."""
+    lease = leases_of(store).acquire(JOB)
+    with pytest.raises(error):
+        lease.complete(result)
+    assert store.get(JOB).state == "open"
+    lease.complete("x" * 65_534)
+
+
+def test_releasing_twice_is_once(store: Store, leases_of: MakeLeases) -> None:
+    """A body may release early; the exit then has nothing to do, whoever has the job by then."""
+    with leases_of(store).hold(JOB) as lease:
+        lease.release()
+        lease.release()
+        assert store.acquire(JOB, "b:2", 30.0).token.generation == 2
+
+
+def test_a_failing_arm_releases_and_raises(store: Store, leases_of: MakeLeases) -> None:
+    """When the third sink fails, the job is free again, and what was armed stays armed."""
+
+    class Broken(MemoryMarks):
+        def arm(self, bearer: Any) -> None:
+            raise ConnectionRefusedError
+
+    first = MemoryMarks()
+    leases = leases_of(store)
+    with pytest.raises(ConnectionRefusedError), leases.hold(JOB, arm=[first, MemoryMarks(), Broken()]):
+        pytest.fail("the body must not run")
+    assert store.get(JOB).owner is None
+    assert first.mark(JOB).generation == 1
+    with leases.hold(JOB, arm=[first]):
+        assert first.mark(JOB).generation == 2
+
+
+def test_a_stale_owner_does_not_jump_ahead_by_the_repair(store: Store, leases_of: MakeLeases) -> None:
+    """C97: A acquires and is paused; B acquires and arms; A arms, is refused, and B keeps its lease."""
+    sink = MemoryMarks()
+
+    class Paused(MemoryMarks):
+        def arm(self, bearer: Any) -> None:
+            sink.arm(take_over(store))
+
+    with pytest.raises(StaleToken) as refused, leases_of(store).hold(JOB, arm=[Paused(), sink]):
+        pytest.fail("the body must not run")
+    assert refused.value.mark == 2
+    record = store.get(JOB)
+    assert (record.owner, record.generation) == ("b:2", 2)
+    assert sink.mark(JOB) == Mark(2, "b:2")
+
+
+@pytest.mark.parametrize("mark", [Mark(41, "lost:1"), Mark(1, "lost:1")])
+def test_a_store_that_went_back_is_raised_above_the_mark(
+    url: str, open_store: Any, leases_of: MakeLeases, ledger: Any, caplog: Any, mark: Mark
+) -> None:
+    """C40, C43: where a sink is ahead, or knows the number under another owner, the record is raised above.
+
+    Every sink is armed again from the first, under the new token.
+    """
+    store = open_store(url)
+    first = type(ledger)()
+    ledger.arm(Token(JOB, mark.generation, mark.owner))
+    with leases_of(store).hold(JOB, arm=[first, ledger]) as lease:
+        assert lease.generation == mark.generation + 1
+        assert [token.generation for token in first.armed] == [1, lease.generation]
+        assert first.armed[0].owner != first.armed[1].owner
+        assert ledger.mark(JOB) == Mark(lease.generation, lease.token.owner)
+        assert store.get(JOB).owner == lease.token.owner
+        assert not lease.lost.is_set()
+    assert "went back" in caplog.text
+    assert store.get(JOB).owner is None
+
+
+def test_a_sink_that_is_always_ahead_ends_the_repair(store: Store, leases_of: MakeLeases) -> None:
+    """The record is raised at most twice; then the refusal is raised, and the job is free."""
+    sink = AheadSink(4)
+    with pytest.raises(StaleToken), leases_of(store).hold(JOB, arm=[sink]):
+        pytest.fail("the body must not run")
+    assert sink.shown == [1, 6, 11]
+    assert store.get(JOB).owner is None
+    assert store.get(JOB).generation == 11
+
+
+def test_a_jump_too_far_needs_an_operator(store: Store, leases_of: MakeLeases) -> None:
+    """A mark more than 10^6 ahead isn't believed: the refusal says what an operator can do."""
+    sink = AheadSink(1_000_001)
+    with pytest.raises(StaleToken) as refused, leases_of(store).hold(JOB, arm=[sink]):
+        pytest.fail("the body must not run")
+    assert f"raise_above('{JOB}', 1000002)" in refused.value.__notes__[0]
+    assert sink.shown == [1]
+    assert (store.get(JOB).generation, store.get(JOB).owner) == (1, None)
+
+
+def test_a_mark_that_is_not_told_repairs_nothing(store: Store, leases_of: MakeLeases) -> None:
+    """A refusal without a number leaves the generation, and frees the job."""
+
+    class Silent(MemoryMarks):
+        def arm(self, bearer: Any) -> None:
+            raise StaleToken(bearer.token)
+
+    with pytest.raises(StaleToken), leases_of(store).hold(JOB, arm=[Silent()]):
+        pytest.fail("the body must not run")
+    assert (store.get(JOB).generation, store.get(JOB).owner) == (1, None)
+
+
+def test_a_floor_by_the_clock_may_jump(
+    lite_url: str, open_store: Any, leases_of: MakeLeases, ledger: Any
+) -> None:
+    """With floor="clock" a mark far ahead is no sign of damage."""
+    store = open_store(lite_url, floor="clock")
+    ledger.arm(Token(JOB, 10**12, "lost:1"))
+    with leases_of(store).hold(JOB, arm=[ledger]) as lease:
+        assert lease.generation == 10**12 + 1
+
+
+@pytest.mark.parametrize("kind", [StaleToken, GenerationConflict])
+def test_a_refusal_in_the_body_makes_room_for_the_next_owner(
+    store: Store, leases_of: MakeLeases, kind: type[StaleToken]
+) -> None:
+    """A sink not named in arm= is ahead: the record is raised above it and free, so the next owner passes."""
+    leases = leases_of(store)
+    with pytest.raises(kind) as refused, leases.hold(JOB) as lease:
+        raise kind(lease.token, 41)
+    assert refused.value.mark == 41
+    assert lease.lost.is_set()
+    assert store.get(JOB).owner is None
+    with leases.hold(JOB) as lease:
+        assert lease.generation > 41
+
+
+def test_a_refusal_in_the_body_leaves_a_later_owners_record(store: Store, leases_of: MakeLeases) -> None:
+    """Where it is A who is stale, B's record stays as it is."""
+    with pytest.raises(StaleToken), leases_of(store).hold(JOB) as lease:
+        a = lease.token
+        take_over(store)
+        raise StaleToken(a, 2)
+    assert (store.get(JOB).generation, store.get(JOB).owner) == (2, "b:2")
+
+
+def test_a_refusal_of_another_token_is_an_error_like_others(store: Store, leases_of: MakeLeases) -> None:
+    """A StaleToken that isn't about this lease raises no record."""
+    with pytest.raises(StaleToken), leases_of(store).hold(JOB) as lease:
+        raise StaleToken(Token(JOB, 1, "somebody:else"), 41)
+    assert not lease.lost.is_set()
+    assert (store.get(JOB).generation, store.get(JOB).owner) == (1, None)
+
+
+def test_a_sink_that_refuses_loses_the_lease(store: Store, leases_of: MakeLeases, losses: Any) -> None:
+    """lose() ends the lease: event, callback, next token; a foreign refusal changes nothing."""
+    leases = leases_of(store, on_lost=losses)
+    lease = leases.acquire(JOB)
+    lease.lose(StaleToken(Token(JOB, 1, "somebody:else"), 2))
+    refusal = StaleToken(lease.token, 2)
+    lease.lose(refusal)
+    lease.lose(StaleToken(Token(JOB, 1, refusal.token.owner), 3))
+    assert losses.event.wait(10)
+    assert losses.heard == [(lease, refusal)]
+    assert lease.lost.is_set()
+    with pytest.raises(LeaseLost, match="refused"):
+        _ = lease.token
+    with pytest.raises(LeaseLost):
+        lease.renew()
+
+
+def test_a_forgetful_store_does_not_arm_a_sink_that_remembers(leases_of: MakeLeases, ledger: Any) -> None:
+    """C43: a memory store refuses a durable sink before it acquires anything."""
+    store = MemoryStore()
+    with (
+        pytest.raises(NotEnforced, match="SqlStore"),
+        leases_of(store).hold(JOB, arm=[MemoryMarks(), ledger]),
+    ):
+        pytest.fail("the body must not run")
+    assert store.get(JOB) is None
+
+
+def test_a_sink_for_an_event_loop_is_refused(leases_of: MakeLeases) -> None:
+    """An async sink would hand back a coroutine that nobody awaits: refused before anything is acquired."""
+
+    class Async:
+        durable = False
+
+        async def arm(self, bearer: Any) -> None:
+            pytest.fail("nobody may call this")
+
+    store = MemoryStore()
+    with pytest.raises(TypeError, match="event loop"), leases_of(store).hold(JOB, arm=[Async()]):
+        pytest.fail("the body must not run")
+    assert store.get(JOB) is None
+
+
+def test_a_name_is_no_key(store: Store, leases_of: MakeLeases) -> None:
+    """C62: two managers under one owner label are two owners; nor is the holder let in twice."""
+    first, second = leases_of(store, owner="worker"), leases_of(store, owner="worker")
+    with first.hold(JOB) as lease:
+        assert lease.token.owner.startswith("worker:")
+        for leases in (first, second):
+            with pytest.raises(LeaseHeld) as held:
+                leases.acquire(JOB)
+            assert held.value.owner == lease.token.owner
+
+
+def test_waiting_polls_until_the_job_is_free() -> None:
+    """wait= looks again at jittered moments, for no longer than it says, and gets what was released."""
+    clock = HandClock()
+    store = MemoryStore(clock=clock)
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        clock.advance(seconds)
+        if len(pauses) == 5:
+            store.reopen(JOB)
+
+    leases = Leases(store, _clock=clock, _pause=pause)
+    store.acquire(JOB, "b:2", 600.0)
+    with pytest.raises(LeaseHeld):
+        leases.acquire(JOB)
+    assert pauses == []
+    with pytest.raises(LeaseHeld):
+        leases.acquire(JOB, wait=timedelta(seconds=1))
+    assert sum(pauses) == pytest.approx(1.0)
+    pauses[:] = []
+    assert leases.acquire(JOB, wait=60).generation == 2
+    assert len(pauses) == 5
+    assert len(set(pauses)) == 5
+    assert all(0.5 <= each <= 1.0 for each in pauses)
+
+
+@pytest.mark.parametrize("wait", [-1, float("nan"), True, "5"])
+def test_a_wait_is_a_length_of_time(leases_of: MakeLeases, wait: Any) -> None:
+    """A wait that is none is refused before anything is asked."""
+    with pytest.raises((ValueError, TypeError), match="wait"):
+        leases_of(MemoryStore()).acquire(JOB, wait=wait)
+
+
+class Untouchable:
+    """A store that must not be asked anything."""
+
+    def __getattr__(self, name: str) -> object:
+        pytest.fail(f"{name} was asked for")
+
+
+@pytest.mark.parametrize(("heartbeat", "ttl"), [(10, 10), (11, 10), (5, 10), (timedelta(seconds=6), 10)])
+def test_a_heartbeat_too_slow_for_its_ttl_is_refused(heartbeat: Any, ttl: float) -> None:
+    """C24: at construction, and for the ttl of a single hold, before any I/O."""
+    with pytest.raises(ValueError, match="heartbeat"):
+        Leases(Untouchable(), ttl=ttl, heartbeat=heartbeat)
+
+
+def test_a_fine_heartbeat_is_fine() -> None:
+    """C24: less than half of the ttl; a shorter ttl of one hold is measured by it, too."""
+    leases = Leases(Untouchable(), ttl=10, heartbeat=3.3)
+    with pytest.raises(ValueError, match="heartbeat"), leases.hold(JOB, ttl=5):
+        pytest.fail("the body must not run")
+
+
+@pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf"), 1e12, timedelta(0), True, 0.0004, "30"])
+def test_a_ttl_is_checked_before_any_io(ttl: Any) -> None:
+    """C80: at construction and at each call."""
+    with pytest.raises((ValueError, TypeError), match="ttl"):
+        Leases(Untouchable(), ttl=ttl)
+    with pytest.raises((ValueError, TypeError), match="ttl"), Leases(MemoryStore()).hold(JOB, ttl=ttl):
+        pytest.fail("the body must not run")
+
+
+class SlowStore(MemoryStore):
+    """A store whose answers take their time by this side's clock."""
+
+    def __init__(self, clock: HandClock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.takes = 0.0
+
+    def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
+        """Take as long."""
+        grant = super().acquire(job_id, owner, ttl)
+        self.clock.advance(self.takes)
+        return grant
+
+    def renew(self, token: Token, ttl: float, conn: object = None) -> Any:
+        """Take as long."""
+        until = super().renew(token, ttl)
+        self.clock.advance(self.takes)
+        return until
+
+
+def test_a_lease_that_is_over_on_arrival_is_not_handed_out() -> None:
+    """The term counts from before the sending; the lease is released."""
+    clock = HandClock()
+    store = SlowStore(clock)
+    leases = Leases(store, ttl=10, _clock=clock)
+    store.takes = 4.0
+    assert leases.acquire("other").remaining() == pytest.approx(10 - 0.2 - 4)
+    store.takes = 9.9
+    with pytest.raises(LeaseLost):
+        leases.acquire(JOB)
+    assert store.get(JOB).owner is None
+
+
+def test_a_renewal_that_is_over_on_arrival_is_given_back() -> None:
+    """A success past the term never revives the lease: it is released, and the lease is lost."""
+    clock = HandClock()
+    store = SlowStore(clock)
+    lease = Leases(store, ttl=10, _clock=clock).acquire(JOB)
+    store.takes = 9.9
+    with pytest.raises(LeaseLost):
+        lease.renew()
+    assert lease.lost.is_set()
+    assert store.get(JOB).owner is None
+
+
+def test_a_term_that_ran_out_unnoticed_can_be_renewed() -> None:
+    """The store knows whether anybody else had the job; once this side was told, it is over for good."""
+    clock = HandClock()
+    store = MemoryStore(clock=clock)
+    lease = Leases(store, ttl=10, _clock=clock).acquire(JOB)
+    clock.advance(60)
+    assert lease.remaining() == 0.0
+    lease.renew()
+    assert lease.remaining() == pytest.approx(9.8)
+    clock.advance(60)
+    with pytest.raises(LeaseLost):
+        _ = lease.token
+    with pytest.raises(LeaseLost):
+        lease.renew()
+    lease.complete()
+    assert store.get(JOB).state == "done"
+
+
+def test_closing_releases_everything(store: Store) -> None:
+    """close() gives all leases of the process back, ends the threads, and nothing is acquired afterwards."""
+    leases = Leases(store)
+    with leases:
+        kept = leases.acquire("one")
+        held = leases.hold("two")
+        held.__enter__()
+    assert store.get("one").owner is None
+    assert store.get("two").owner is None
+    assert kept.remaining() == 0.0
+    assert [t for t in threading.enumerate() if t.name.startswith("sinkfence")] == []
+    with pytest.raises(RuntimeError, match="closed"):
+        leases.acquire("one")
+    assert held.__exit__(None, None, None) is False
+
+
+class StuckStore(MemoryStore):
+    """A store that doesn't answer to releases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+
+    def release(self, token: Token, conn: object = None) -> None:
+        """Hang, or fail."""
+        if token.job_id == "broken":
+            raise ConnectionResetError
+        self.go.wait()
+
+
+@contextmanager
+def unstuck(store: StuckStore) -> Iterator[None]:
+    """Let the store answer in the end."""
+    try:
+        yield
+    finally:
+        store.go.set()
+
+
+def test_closing_is_bounded_and_collects_errors() -> None:
+    """A store that doesn't answer holds up close() for its timeout and no longer; every error is told."""
+    store = StuckStore()
+    leases = Leases(store)
+    kept = [leases.acquire("broken")]
+    with pytest.raises(ExceptionGroup) as group:
+        leases.close()
+    assert [type(error) for error in group.value.exceptions] == [ConnectionResetError]
+    leases = Leases(store)
+    kept.append(leases.acquire("stuck"))
+    with unstuck(store), pytest.raises(ExceptionGroup) as group:
+        leases.close(timeout=0.05)
+    assert [type(error) for error in group.value.exceptions] == [TimeoutError]
+    assert len(kept) == 2
+
+
+def test_a_store_out_of_reach_at_the_exit_costs_no_finished_work(caplog: Any) -> None:
+    """Within its term the lease was ours to the body's end: a failing release is logged and runs out."""
+
+    class Gone(MemoryStore):
+        def release(self, token: Token, conn: object = None) -> None:
+            raise ConnectionResetError("gone")
+
+    with Leases(Gone()).hold(JOB):
+        pass
+    assert "gone" in caplog.text
+
+
+def test_two_threads_of_one_manager_never_share_a_lease(pg: SqlStore, leases_of: MakeLeases) -> None:
+    """C98: each acquire call has an owner value of its own, so a number issued twice is told apart."""
+    leases = leases_of(pg, owner="worker")
+    first = leases.acquire(JOB)
+    with pg._here().work.connect() as connection:
+        connection.exec_driver_sql("DROP TABLE sinkfence_lease")
+        connection.exec_driver_sql("DELETE FROM sinkfence_schema")
+    pg.create_schema()
+    second = leases.acquire(JOB)
+    assert first.generation == second.generation == 1
+    assert first.token.owner != second.token.owner
+    with pytest.raises(LeaseLost, match="another owner"):
+        first.renew()
+    sink = MemoryMarks()
+    sink.arm(second)
+    with pytest.raises(LeaseLost):
+        sink.arm(first)
+    second.renew()
