@@ -117,8 +117,11 @@ def prepare(extra):
 
 def fingerprint():
     """Return a hash of what an installation depends on."""
-    with open(os.path.join(ROOT, "pyproject.toml"), "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()
+    digest = hashlib.sha256()
+    for name in ("pyproject.toml", "requirements.lock"):
+        with open(os.path.join(ROOT, name), "rb") as file:
+            digest.update(file.read())
+    return digest.hexdigest()
 
 
 def usable_state():
@@ -194,7 +197,7 @@ def install(extra):
     say("installing what %r needs (once; a minute or so)" % extra)
     started = time.time()
     pip = subprocess.Popen(
-        pip_command() + ["-e", ".[%s]" % extra],
+        pip_command() + ["-e", ".[%s]" % extra, "-c", pins()],
         cwd=ROOT,
         env=dict(clean_environment(), PIP_USER="0", PIP_PROGRESS_BAR="off", PYTHONUNBUFFERED="1"),
         stdout=subprocess.PIPE,
@@ -213,6 +216,19 @@ def install(extra):
         sys.stderr.writelines("    %s\n" % line.rstrip()[:200] for line in said[-6:])
         raise Stop(why_not_installed("".join(said)))
     say("installed in %d s" % (time.time() - started))
+
+
+def pins():
+    """Write the versions of requirements.lock, and return where.
+
+    Without the hashes: with those pip would refuse a checkout, which has none.
+    """
+    with open(os.path.join(ROOT, "requirements.lock")) as file:
+        lines = [line.rstrip("\\ \n") for line in file if "==" in line and not line.startswith(("#", " "))]
+    path = os.path.join(VENV, "pins.txt")
+    with open(path, "w") as file:
+        file.write("\n".join(lines) + "\n")
+    return path
 
 
 def why_not_installed(said):
@@ -245,7 +261,7 @@ def run(verb, arguments):
     if verb == "lint":
         return lint(environment, arguments)
     command = {
-        "demo": [PYTHON, "-c", "import sys; from sinkfence.cli import main; sys.exit(main())", "demo"],
+        "demo": [PYTHON, os.path.join(VENV, "bin", "sinkfence"), "demo"],
         "test": [PYTHON, "-m", "pytest"],
         "docs": [PYTHON, "-m", "sphinx", "-W", "--keep-going", "-b", "html", "docs", "docs/_build/html"],
         "sh": [] if arguments else [environment.get("SHELL", "/bin/sh")],

@@ -14,6 +14,15 @@ from types import ModuleType
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "run.py"
+LOCK = """\
+# a comment with a==1
+a==1.0 \\
+    --hash=sha256:00
+    # via c==3
+b==2.0 ; python_version < '3.13' \\
+    --hash=sha256:00
+"""
+
 EXTRAS = ("demo", "test", "lint", "docs")
 
 
@@ -21,6 +30,7 @@ EXTRAS = ("demo", "test", "lint", "docs")
 def run_py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """run.py in a checkout of its own: the environments are real, and `installed` lists the installations."""
     (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "requirements.lock").write_text(LOCK)
     script = tmp_path / "run.py"
     script.write_bytes(SCRIPT.read_bytes())
     spec = importlib.util.spec_from_file_location("run_py", script)
@@ -101,10 +111,11 @@ def test_installs_once(run_py) -> None:
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_installs_again_when_pyproject_has_changed(run_py, tmp_path, extra) -> None:
-    """A changed pyproject.toml is noticed by every verb."""
+@pytest.mark.parametrize("file", ["pyproject.toml", "requirements.lock"])
+def test_installs_again_when_what_it_depends_on_has_changed(run_py, tmp_path, extra, file) -> None:
+    """A change is noticed by every verb."""
     run_py.prepare("lint")
-    (tmp_path / "pyproject.toml").write_text("# changed")
+    (tmp_path / file).write_text("# changed")
     run_py.prepare(extra)
     assert run_py.installed == ["lint", extra]
 
@@ -196,6 +207,12 @@ def test_two_at_once_take_turns(run_py, tmp_path) -> None:
         os.close(holder)
         assert "not made by run.py" in other.stderr.read()
         assert other.wait() == 1
+
+
+def test_versions_are_those_of_the_lock(run_py) -> None:
+    """pip is given each version that is locked, with its condition and without hashes."""
+    os.mkdir(run_py.VENV)
+    assert Path(run_py.pins()).read_text() == "a==1.0\nb==2.0 ; python_version < '3.13'\n"
 
 
 @pytest.mark.parametrize(
