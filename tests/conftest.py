@@ -92,7 +92,7 @@ def why_no_container(image: str) -> str | None:
     from docker.errors import DockerException, ImageNotFound
     from testcontainers.core.docker_client import DockerClient
 
-    # Where no engine answers, docker-py leaves a socket open, and the warning of that would fail a later test.
+    # Where no engine answers, docker-py leaves a socket open, and the warning of it would fail a later test.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         try:
@@ -112,7 +112,7 @@ def why_no_container(image: str) -> str | None:
 
 
 def embedded(find: Callable[[], Path], run: Callable[[], AbstractContextManager[object]]) -> Source:
-    """Return a server of a wheel or of the PATH; what is missing is told by the tests that need it."""
+    """Return a server of a wheel or of the PATH; that there is none is told by the tests that need it."""
     try:
         return Source(f"embedded ({find()})", run)
     except ServerError as missing:
