@@ -13,7 +13,7 @@ import pytest
 import requests
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fastapi import FastAPI, Request
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine, insert, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
@@ -21,7 +21,9 @@ from sqlalchemy.pool import NullPool
 from sinkfence import Leases, Token
 from sinkfence.stores.sql import SqlStore
 from sinkfence_http import SignedTokens, TokenSigner, VerificationKey
-from sinkfence_postgres import PostgresSink
+from sinkfence_http.aio import Fence
+from sinkfence_http.asgi import FencingMiddleware
+from sinkfence_postgres import PostgresSink, aio
 
 ROOT = Path(__file__).parents[2]
 RunPage = Callable[..., dict[str, Any]]
@@ -30,6 +32,7 @@ RUN_ELSEWHERE = {"docs/reference/s3-object-format.md"}  # by the tests of the fo
 RUN_HERE = {
     "README.md",
     "docs/explanation/the-rule.md",
+    "docs/how-to/call-a-fenced-service.md",
     "docs/how-to/guard-your-transactions.md",
     "docs/how-to/hold-a-lease.md",
     "docs/how-to/mount-the-door.md",
@@ -137,6 +140,37 @@ def test_mount_the_door(run_page: RunPage, engine: Engine) -> None:
     assert pay(Token("account-17", 7, "worker-a:1f0c")) == (412, "stale-token")
     assert pay(None) == (428, "token-required")
     assert entries(engine, "payment", "account") == [17]
+
+
+def test_call_a_fenced_service(
+    run_page: RunPage, engine: Engine, leases: Leases, serve: Callable[[Any], str]
+) -> None:
+    """The caller's request reaches the service's table, with the key of its step."""
+    keys: list[str] = []
+    key = Ed25519PrivateKey.generate()
+    trusted = {"1": VerificationKey(key=key.public_key(), alg="EdDSA", issuer="workers")}
+    async_engine = create_async_engine(engine.url, poolclass=NullPool)
+    fence = Fence(aio.PostgresSink(async_engine), SignedTokens(trusted, audience="orders"))
+    app = FastAPI()
+    app.add_middleware(FencingMiddleware, fence=fence)
+
+    @app.post("/accounts/{account}")
+    async def pay(account: int, request: Request) -> None:
+        token = await fence.admit(request.scope, f"account-{account}")
+        async with AsyncSession(async_engine) as session, aio.transaction(session, token):
+            await session.execute(text("INSERT INTO payment (account) VALUES (:id)"), {"id": account})
+        keys.append(request.headers["Idempotency-Key"])
+
+    names = run_page(
+        "docs/how-to/call-a-fenced-service.md",
+        leases=leases,
+        requests=requests,
+        sign=TokenSigner(key, kid="1", alg="EdDSA", issuer="workers", audience="orders"),
+        ORDERS=serve(app),
+    )
+    names["http"].close()
+    assert entries(engine, "payment", "account") == [17]
+    assert keys == [Token("account-17", 1, "anyone").key("charge order-1881")]
 
 
 def test_recover_a_store(run_page: RunPage, engine: Engine, leases: Leases) -> None:
