@@ -135,9 +135,13 @@ def holding(answers: list[Event]) -> Found:
 
 def destination(events: list[Event], _: list[Span]) -> Found:
     """D1 to D9: what the truth shows, against what was asked and answered."""
-    asked: dict[str, Event] = {}
+    asked = {event.value["id"]: event for event in events if (event.f, event.type) == ("write", "invoke")}
     answered: dict[str, str] = {}
-    issued: set[tuple[int | None, str]] = set()
+    issued = {
+        (event.generation, event.value["owner"])
+        for event in events
+        if (event.f, event.type) == ("acquire", "ok")
+    }
     applied: dict[str, Event] = {}
     keys: dict[str, str] = {}
     highest, armed = 0, 0
@@ -145,13 +149,9 @@ def destination(events: list[Event], _: list[Span]) -> Found:
     for event in events:
         generation, value = event.generation or 0, event.value
         match event.f, event.type:
-            case "acquire", "ok":
-                issued.add((generation, value["owner"]))
             case "arm", "ok":
                 armed = max(armed, generation)
-            case "write", "invoke":
-                asked[value["id"]] = event
-            case "write", outcome:
+            case "write", ("ok" | "fail" | "info") as outcome:
                 answered[value["id"]] = outcome
             case "effect", _:
                 this = value["id"]
