@@ -182,6 +182,8 @@ class ToyHandler(Handler):
         with toy.guard:
             there = toy.objects.get(self.path)
         if none_match and "If-None-Match" not in toy.ignores and there is not None:
+            if "refusal" in toy.ignores:
+                toy.objects[self.path] = (body, [])
             return self.error(412, "PreconditionFailed")
         if match and "If-Match" not in toy.ignores and not ("missing" in toy.ignores and there is None):
             if there is None:

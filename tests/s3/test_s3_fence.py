@@ -280,6 +280,9 @@ def test_an_owners_writes_are_one_request_each_and_a_takeover_costs_one_more(fen
     with pytest.raises(StaleToken):
         fenced.object("r").put(b"5", A)
     assert count == ["GetObject"]
+    # Another owner's state is most likely not the newest: a handle that changes hands reads first.
+    later = Token(JOB, B.generation + 1, "c:1")
+    assert took(lambda: successor.put(b"6", later)) == ["GetObject", "PutObject"]
 
 
 def test_an_armed_object_without_content_is_not_there_for_readers(fenced):

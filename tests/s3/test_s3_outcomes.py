@@ -44,6 +44,17 @@ def test_boto3s_repetition_that_meets_its_own_success_is_a_success(
     assert fenced.object("r").stat().seq == start
 
 
+def test_an_error_after_boto3s_repetition_says_nothing_of_the_first_sending(
+    start, fenced, proxy, client_at, bucket_name, prefix
+):
+    """The first sending was applied, its repetition meets expired credentials: applied all the same."""
+    client = client_at(proxy.endpoint, retries={"mode": "standard", "total_max_attempts": 3})
+    proxy.once("PUT", "lose reply")
+    proxy.once("PUT", "forge", 403, b"<Error><Code>ExpiredToken</Code></Error>")
+    written = FencedBucket(client, bucket_name, prefix=prefix, probe="never").object("r").put(b"x", A)
+    assert (written.seq, written.repeated) == (start, False)
+
+
 def test_a_request_that_never_arrived_is_sent_again(start, fenced, through, proxy):
     """The connection broke before S3 saw the PUT: the state is unchanged, the same request is sent again."""
     proxy.once("PUT", "reset")

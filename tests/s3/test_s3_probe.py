@@ -53,6 +53,7 @@ def test_it_runs_once_per_process_before_the_first_write_and_not_for_readers(
     [
         ({"If-None-Match", "If-Match"}, "create if absent: accepted"),
         ({"If-None-Match"}, "create if absent: accepted"),
+        ({"refusal"}, "create if absent: b'second' stands there instead of b'first'"),
         ({"If-Match"}, "swap if unchanged: accepted"),
         ({"missing"}, "swap of a missing key: accepted"),
         ({"content"}, "swap if unchanged: other bytes have the same ETag"),
