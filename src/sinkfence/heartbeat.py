@@ -52,6 +52,10 @@ class Heartbeat:
     def add(self, tenure: Tenure, interval: float) -> None:
         """Renew this one every `interval` seconds from now on, until it ends."""
         with self._changed:
+            # Closed by another thread before it was added: `ended` has been here already, and nobody would
+            # take it out again. An end that comes from now on waits for this lock.
+            if tenure.end is not None:
+                return
             now = self._clock()
             self._beating[tenure] = _Beat(interval, now + interval)
             if self._renewing is None:

@@ -101,7 +101,7 @@ class Lease:
         if conn is None and not tenure.extend(asked, lease_until):
             tenure.expire()
             give_back_late(self._store, tenure)
-            raise LeaseLost(tenure.token, tenure.end or TERM_OVER)
+            raise LeaseLost(tenure.token, tenure.over() or TERM_OVER)
 
     def complete(self, result: Any = None, *, conn: object = None) -> None:
         """Record the job as done for ever. The store decides, whatever this side thinks of the term.

@@ -81,12 +81,18 @@ class Tenure:
             # A heartbeat and a renew() may overtake each other: the later request has the longer term.
             if asked > self._term.asked and self._end is None:
                 self._term, self._lease_until = Term(asked, self.ttl), lease_until
-        return self.remaining() > 0
+            return self._end is None and self._term.remaining(self._clock()) > 0
 
     def expire(self) -> None:
         """End it if its term is over."""
-        if self.remaining() <= 0:
-            self.finish(TERM_OVER, LeaseLost(self.token, TERM_OVER))
+        with self._lock:
+            # Under the lock: a renewal that arrived after the look would count as in time, and nobody would
+            # release what this side has been told is lost.
+            over = self._end is None and self._term.remaining(self._clock()) <= 0
+            if over:
+                self._end = TERM_OVER
+        if over:
+            self._announce(LeaseLost(self.token, TERM_OVER))
 
     def gone(self, why: str, *, settled: bool) -> None:
         """Hear that a read found the record to be no longer this token's.
@@ -120,6 +126,9 @@ class Tenure:
             if self._end is not None:
                 return
             self._end = why
+        self._announce(loss)
+
+    def _announce(self, loss: Loss | None) -> None:
         if loss is not None:
             self.lost.set()
         self.ended(loss)

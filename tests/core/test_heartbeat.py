@@ -221,6 +221,28 @@ def test_a_failing_callback_does_not_keep_others_from_being_told(caplog: Any) ->
     assert caplog.text.count("on_lost failed") == 2
 
 
+def test_what_ended_before_it_was_added_is_not_watched(hand: ByHand) -> None:
+    """A manager closed between an acquire and its heartbeat leaves nothing that beats or spins."""
+    lease, tenure = hand.hold()
+    lease.release()
+    hand.heartbeat.add(tenure, 10.0)
+    hand.clock.advance(10)
+    hand.heartbeat.beat()
+    assert hand.sent == []
+    assert not hand.heartbeat._beating
+
+
+def test_renewals_may_overtake_each_other(hand: ByHand) -> None:
+    """An older answer that arrives later doesn't shorten the term."""
+    lease, tenure = hand.hold()
+    first = hand.clock()
+    hand.clock.advance(10)
+    lease.renew()
+    until = lease.lease_until
+    assert tenure.extend(first + 1, until)
+    assert lease.remaining() == pytest.approx(TTL - 0.6)
+
+
 # On its threads.
 
 
