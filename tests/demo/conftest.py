@@ -45,18 +45,20 @@ def sinkfence(scratch: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
-def descendants(pid: int) -> set[int]:
-    """Return the processes that a process has started, and those that they have."""
+def descendants(pid: int) -> dict[int, str]:
+    """Return the processes that a process has started, and those that they have: their states (proc(5))."""
+    states: dict[int, str] = {}
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
         except (FileNotFoundError, ProcessLookupError):
             continue
+        states[int(stat.parent.name)], parents[int(stat.parent.name)] = state, int(parent)
     found = {pid}
     while new := {child for child, parent in parents.items() if parent in found} - found:
         found |= new
-    return found - {pid}
+    return {child: states[child] for child in found - {pid}}
 
 
 @pytest.fixture
@@ -65,10 +67,11 @@ def watch() -> Iterator[Callable[[int], Callable[[], set[int]]]]:
     held: list[int] = []
 
     def hold(pid: int) -> Callable[[], set[int]]:
+        found = descendants(pid)
+        assert "T" in found.values(), "one of them stands stopped"
         # A pidfd means that very process, whoever is given its number later (pidfd_open(2)).
-        pidfds = {os.pidfd_open(child): child for child in descendants(pid)}
+        pidfds = {os.pidfd_open(child): child for child in found}
         held.extend(pidfds)
-        assert pidfds
 
         def left() -> set[int]:
             poll = select.poll()

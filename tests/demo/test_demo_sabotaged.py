@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
-import secrets
 from contextlib import contextmanager, nullcontext
 
 import psycopg
@@ -13,6 +11,7 @@ from rich.console import Console
 
 from sinkfence.demo import show as show_module
 from sinkfence.demo import stage as stage_module
+from sinkfence.demo.places import DOCUMENT
 
 LET_PASS = """
     CREATE OR REPLACE FUNCTION sinkfence.judge(
@@ -45,19 +44,17 @@ SqlStore.__init__, SqlStore.complete = init, complete
 
 
 @pytest.fixture
-def play(monkeypatch, postgres_server, s3_server):
+def play(monkeypatch, postgres_server, s3_server, s3_client):
     """Play the demo on the tests' own servers, prepared before the story: its exit code and its words."""
-    bucket = f"demo-{secrets.token_hex(6)}"
-    s3_server.client().create_bucket(Bucket=bucket)
     monkeypatch.setattr(stage_module, "postgres", lambda: nullcontext(postgres_server))
-    server = dataclasses.replace(s3_server, bucket=bucket)
-    monkeypatch.setattr(stage_module, "s3", lambda: nullcontext(server))
-    true_stage = show_module.stage
+    monkeypatch.setattr(stage_module, "s3", lambda: nullcontext(s3_server))
+    true_stage, places = show_module.stage, []
 
     def run(prepare=lambda places: None):
         @contextmanager
         def stage(*args, **kwargs):
             with true_stage(*args, **kwargs) as built:
+                places.append(built.places)
                 prepare(built.places)
                 yield built
 
@@ -66,7 +63,10 @@ def play(monkeypatch, postgres_server, s3_server):
         code = show_module.show(console)
         return code, console.file.getvalue()
 
-    return run
+    yield run
+    s3_client.delete_object(Bucket=s3_server.bucket, Key=DOCUMENT)
+    for dsn in (dsn for place in places for dsn in (place.leases, place.ledger, place.charges)):
+        postgres_server.drop_database(dsn)
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def test_a_demo_that_is_ended_in_the_middle_leaves_nothing(sinkfence, scratch, w
     assert list(scratch.iterdir()) == []
 
 
-def test_a_reader_that_goes_away_ends_the_demo_without_a_traceback(sinkfence, scratch, watch):
+def test_a_reader_that_goes_away_ends_the_demo_without_a_traceback(sinkfence, scratch):
     """When the pipe it writes to is closed, the demo clears up and says nothing more."""
     demo = sinkfence("demo")
     demo.stdout.readline()
