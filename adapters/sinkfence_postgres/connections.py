@@ -128,10 +128,10 @@ def ready(tx: Any) -> None:
 
 
 def sound(driver: Any) -> bool:
-    """Whether a driver's connection is known to be in a transaction that is not aborted, and the server silent.
+    """Whether the connection is known to be in a transaction, not an aborted one, and the server is silent.
 
-    What has arrived unasked may be its farewell (57P01, 25P03): found before COMMIT is sent, nothing is unknown.
-    asyncpg doesn't tell its status, and so always costs the round trip.
+    What has arrived unasked may be its farewell (57P01, 25P03): seen before COMMIT is sent, nothing is
+    unknown. asyncpg doesn't tell its status, and so always costs the round trip.
     """
     if getattr(getattr(driver, "info", None), "transaction_status", None) != INTRANS:
         return False

@@ -63,7 +63,7 @@ class PostgresSink:
 
     @contextmanager
     def begin(self, bearer: Bearer) -> Generator[Any]:
-        """Give a connection with a guarded transaction, committed at the end of the block: see `transaction`."""
+        """Give a connection in a guarded transaction, committed at the end: see `transaction`."""
         with self._connection() as conn, transaction(conn, bearer):
             yield conn
 

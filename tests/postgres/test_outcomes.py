@@ -29,7 +29,7 @@ from sinkfence_postgres import guard, refusal, transaction, translated
 
 
 class Proxy:
-    """One connection to the server, reset around its COMMIT: after the server has answered it, or instead of sending it."""
+    """One connection to the server, reset when its COMMIT comes by: on its answer, or undelivered."""
 
     def __init__(self, dsn: str, *, deliver: bool) -> None:
         self.deliver = deliver
@@ -79,14 +79,14 @@ class Proxy:
 
 @pytest.fixture(params=[True, False], ids=["answer lost", "question lost"])
 def proxied(request, db):
-    """The database behind a proxy that resets the connection around COMMIT, and whether COMMIT is delivered."""
+    """The database behind a proxy that cuts the connection at COMMIT, and whether COMMIT is delivered."""
     proxy = Proxy(db.dsn, deliver=request.param)
     yield type(db)(proxy.dsn), request.param
     proxy.close()
 
 
 def test_a_commit_without_an_answer_is_unknown(db, token, write, proxied):
-    """Connection reset after COMMIT was sent: OutcomeUnknown, whether it was applied or not; never a guess."""
+    """Connection reset after COMMIT was sent: OutcomeUnknown, whether it was applied or not."""
     behind, applied = proxied
     db.arm(token())
     with pytest.raises(OutcomeUnknown):
@@ -102,9 +102,10 @@ def end(db, pid: int) -> None:
 
 @pytest.mark.parametrize("swallowed", [False, True])
 def test_a_connection_lost_before_commit_is_the_drivers_error(db, token, swallowed):
-    """Lost inside the block, nothing was applied: not unknown, and not a success although the block is left cleanly."""
+    """Lost inside the block: not unknown, and no success either where the block swallows it."""
     db.arm(token())
-    with db.connect() as conn, pytest.raises(psycopg.OperationalError) as caught, transaction(conn, token()):
+    broken = pytest.raises(psycopg.OperationalError)
+    with db.connect() as conn, broken as caught, transaction(conn, token()):
         conn.execute("insert into entry (note) values ('lost')")
         end(db, conn.info.backend_pid)
         with contextlib.suppress(psycopg.OperationalError) if swallowed else contextlib.nullcontext():
@@ -115,7 +116,7 @@ def test_a_connection_lost_before_commit_is_the_drivers_error(db, token, swallow
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
 def test_a_farewell_that_has_arrived_before_commit_is_the_drivers_error(db, token, driver):
-    """A session that was ended while it idled in its transaction: known before COMMIT is sent, nothing is unknown."""
+    """Of a session that was ended while it idled this is known before COMMIT is sent."""
     db.arm(token())
     engine = sa.create_engine(db.url(driver))
     with engine.connect() as conn:
@@ -140,7 +141,7 @@ def test_an_idle_transaction_that_timed_out_is_the_drivers_error(db, token):
 
 @pytest.mark.parametrize("kind", ["psycopg", "psycopg pipeline", "sqlalchemy"])
 def test_an_aborted_transaction_is_no_success(db, token, kind):
-    """An error that the block swallows aborts the transaction: its COMMIT would succeed as ROLLBACK, so it is not sent."""
+    """An error that the block swallows aborts the transaction: COMMIT would succeed, as a ROLLBACK."""
     db.arm(token())
     if kind == "sqlalchemy":
         engine = sa.create_engine(db.url())
@@ -288,9 +289,8 @@ def test_a_guard_in_autocommit_is_refused(db, token):
 
 def raised(db, code: str, detail: object) -> psycopg.Error:
     with db.connect() as conn, pytest.raises(psycopg.Error) as caught:
-        conn.execute(
-            f"do $$ begin raise exception 'said so' using errcode = '{code}', detail = '{json.dumps(detail)}'; end $$"
-        )
+        using = f"using errcode = '{code}', detail = '{json.dumps(detail)}'"
+        conn.execute(f"do $$ begin raise exception 'said so' {using}; end $$")
     return caught.value
 
 

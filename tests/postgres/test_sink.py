@@ -205,7 +205,7 @@ def test_a_guard_is_vouched_for_once_its_commit_was_seen(db, token):
 
 
 def test_an_asynchronous_door_before_synchronous_handlers(db, token):
-    """A handler in a thread with a copied context, as frameworks run them, is seen by the door's own context."""
+    """A handler in a thread with a copied context is seen by the door in its own context."""
     sink = aio.PostgresSink(db.dsn)
 
     def handler() -> None:
@@ -245,6 +245,6 @@ def test_requests_do_not_see_each_other(db, token):
 
 def test_importing_takes_no_driver():
     """The package imports neither psycopg nor SQLAlchemy: each user has the one that they use."""
-    code = "import sys, sinkfence_postgres, sinkfence_postgres.aio; print(*{'psycopg', 'sqlalchemy'} & set(sys.modules))"
+    code = "import sys, sinkfence_postgres.aio; print(*{'psycopg', 'sqlalchemy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

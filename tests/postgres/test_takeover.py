@@ -1,4 +1,4 @@
-"""A successor against an owner in mid-transaction: each interleaving driven to the point, by the server's own waits."""
+"""A successor against an owner in mid-transaction, each interleaving driven by the server's own waits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def pool_of_threads():
 
 
 def test_a_frozen_owner_is_refused_by_its_commit(db, token):
-    """A process stopped by SIGSTOP with a transaction open keeps nobody waiting; continued, its COMMIT is refused."""
+    """A process stopped in mid-transaction keeps nobody waiting; continued, its COMMIT is refused."""
     db.arm(token())
     old = token()
     arguments = [db.dsn, old.job_id, str(old.generation), old.owner]
@@ -70,7 +70,7 @@ def test_a_frozen_owner_is_refused_by_its_commit(db, token):
 
 
 def test_arming_waits_for_a_commit_under_way(db, token, pool_of_threads):
-    """Between a writer's check inside COMMIT and the end of it no mark rises: what passed the check is visible."""
+    """Between a writer's check inside COMMIT and the end of it no mark rises."""
     db.arm(token())
     with db.connect() as slow, db.connect() as other:
         # The writer's COMMIT: the seal has passed, then a deferred trigger of the user waits for `other`.
@@ -217,7 +217,7 @@ def test_a_row_lock_of_a_frozen_owner_ends(db, token):
 
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
 def test_an_old_snapshot_never_commits(db, token, isolation):
-    """Outside READ COMMITTED a snapshot older than the raise ends in a serialization failure, not in a stale commit."""
+    """A snapshot older than the raise ends in a serialization failure, not in a stale commit."""
     db.arm(token())
     with db.connect() as old:
         old.execute(f"set session characteristics as transaction isolation level {isolation}")
@@ -248,7 +248,7 @@ def test_arming_under_a_stricter_default_isolation(db, token, pool_of_threads):
 
 
 def test_checks_fired_early_hold_the_lock(db, token, pool_of_threads):
-    """SET CONSTRAINTS ALL IMMEDIATE fires the check before the last writes: the lock is held from there on."""
+    """SET CONSTRAINTS ALL IMMEDIATE fires the check early: the lock is held from there on."""
     db.arm(token())
     with db.connect() as old:
         guard(old, token())
