@@ -129,7 +129,7 @@ class Call:
         return self._pause(float(asked) if asked.isascii() and asked.isdigit() else 0.0, left)
 
     def _pause(self, least: float, left: float | None) -> float | None:
-        bound = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self.attempts)
+        bound = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self.attempts - 1))
         pause = max(least, self.chance() * bound)
         over = self.attempts >= ATTEMPTS or pause > 60 or (left is not None and pause >= left)
         return None if over else pause

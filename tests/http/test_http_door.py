@@ -12,6 +12,13 @@ def token(account: int, generation: int, owner: str = "a") -> str:
     return f'"account-{account}";g={generation};o="{owner}"'
 
 
+def until_left(door, account: int) -> dict:
+    """Return the state once nobody is behind the door: a server leaves after its last byte was read."""
+    while (state := door.ask("GET", f"/accounts/{account}").json)["entered"]:
+        pass
+    return state
+
+
 def test_a_write_with_a_token_passes_and_says_so(door, account):
     """A fenced success carries exactly one Fencing-Status, the door's own, whatever the handler set."""
     reply = door.ask("POST", f"/accounts/{account}", token(account, 7))
@@ -157,7 +164,7 @@ def test_a_commit_after_the_response_has_started_is_found_out(door, account):
     """strict: what commits once the response is under way (a `yield` dependency, a stream) is no success."""
     reply = door.ask("POST", f"/late/{account}", token(account, 7))
     assert (reply.status, reply.fencing) == (500, "not-guarded")
-    assert door.ask("GET", f"/accounts/{account}").json["entered"] == 0
+    assert until_left(door, account)["entered"] == 0
 
 
 def test_an_exempt_route_needs_no_token(door):
@@ -175,9 +182,7 @@ def test_a_client_that_vanishes_in_mid_body_changes_nothing(door_service, accoun
             client.sendall(f"{head}Fencing-Token: {token(account, 7)}\r\n\r\nhalf".encode())
             while door.ask("GET", f"/accounts/{account}").json["entered"] == 0:
                 pass  # the handler waits for the rest
-        while (state := door.ask("GET", f"/accounts/{account}").json)["entered"]:
-            pass
-        assert state["effects"] == []
+        assert until_left(door, account)["effects"] == []
 
 
 @pytest.mark.parametrize("framework", ["starlette", "flask"])
@@ -203,7 +208,7 @@ def test_a_crash_of_the_handler_stays_its_own(door_service, account, framework):
     """An error that is no refusal is the framework's 500."""
     door = door_service(framework)
     assert door.ask("POST", "/crashes", token(account, 7)).status == 500
-    assert door.ask("GET", f"/accounts/{account}").json["entered"] == 0
+    assert until_left(door, account)["entered"] == 0
 
 
 @pytest.mark.parametrize("framework", ["starlette", "flask"])
@@ -246,6 +251,15 @@ def test_a_mounted_part_and_a_root_path(door_service, account):
     assert door.ask("POST", f"/sub/accounts/{account}", token(account, 7)).status == 200
     assert door.ask("POST", "/.well-known/fencing-arm", token(account, 8)).status == 204
     assert door.ask("POST", f"/sub/accounts/{account}", token(account, 7)).status == 412
+
+
+def test_one_key_of_two_jobs_is_two_calls(door, account):
+    """The Idempotency-Key is the handler's: no answer of one job is ever given to another's call."""
+    key = ("Idempotency-Key", '"same"')
+    for number in (account, account + 100_000):
+        reply = door.ask("POST", f"/accounts/{number}", token(number, 7), headers=[key])
+        assert (reply.status, reply.fencing) == (200, "accepted")
+        assert door.ask("GET", f"/accounts/{number}").json["effects"] == [7]
 
 
 def test_lifespan_passes(door_service):

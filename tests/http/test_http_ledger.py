@@ -47,7 +47,10 @@ class Ledger:
 
     def wait_for_a_stall(self) -> None:
         """Return once somebody waits for the lock that the test holds."""
-        waiting = "select count(*) from pg_locks where locktype = 'advisory' and objid = 1 and not granted"
+        waiting = (
+            "select count(*) from pg_locks, pg_sleep(0.01)"
+            " where locktype = 'advisory' and classid = 0 and objid = 1 and not granted"
+        )
         while self.db.execute(waiting).fetchone() == (0,):
             pass
 
@@ -187,7 +190,7 @@ def test_without_the_schema_the_door_stays_shut(postgres_server, start_service, 
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
     settings = json.dumps({"dsn": dsn, "key": public.decode()})
-    service = start_service("ledger_service.py", settings, name="fastapi")
+    service = start_service("ledger_service.py", settings, name="flask")
     reply = service.ask("POST", f"/accounts/{account}", SIGN(Token(f"account-{account}", 7, "a")))
     assert (reply.status, reply.fencing) == (503, "fence-unavailable")
     assert b"schema" not in reply.body

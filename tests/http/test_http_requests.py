@@ -24,6 +24,14 @@ def answer(status: int, fencing: str | None = None, *headers: str, body: bytes =
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
+def name(value: object) -> str | None:
+    """A short name of an answer, for the list of tests."""
+    if not isinstance(value, bytes):
+        return None
+    head = value.partition(b"\r\n\r\n")[0].decode()
+    return "-".join([head[9:12], *(line.split()[1] for line in head.split("\r\n") if "Fencing" in line)])
+
+
 OK = answer(200, "accepted")
 BUSY = answer(503, "fence-unavailable")
 STALE = answer(412, "stale-token;current=9")
@@ -87,7 +95,9 @@ def test_a_read_carries_nothing_and_needs_no_status(post):
 
 
 @pytest.mark.parametrize(
-    "reply", [answer(200), answer(204, body=b""), answer(303, None, "Location: /"), answer(200, "hm!")]
+    "reply",
+    [answer(200), answer(204, body=b""), answer(303, None, "Location: /"), answer(200, "hm!")],
+    ids=name,
 )
 def test_a_success_without_a_status_is_not_enforced(post, reply):
     """A service that doesn't know the header performs the write and says 200, or redirects: NotEnforced."""
@@ -99,6 +109,7 @@ def test_a_success_without_a_status_is_not_enforced(post, reply):
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [(STALE, StaleToken), (answer(412, "generation-conflict;current=8"), GenerationConflict)],
+    ids=name,
 )
 def test_a_stale_token_ends_the_lease(post, reply, kind):
     """A refusal is raised as itself, told to the lease, and never repeated, even with a key."""
@@ -112,7 +123,9 @@ def test_a_stale_token_ends_the_lease(post, reply, kind):
 
 
 @pytest.mark.parametrize(
-    "reply", [answer(412), answer(412, "accepted"), answer(403, "job-mismatch"), answer(409), answer(404)]
+    "reply",
+    [answer(412), answer(412, "accepted"), answer(403, "job-mismatch"), answer(409), answer(404)],
+    ids=name,
 )
 def test_other_refusals_are_the_caller_s_to_read(post, reply):
     """An application's own 412 is no stale token; what isn't named is returned and not repeated."""
@@ -170,7 +183,7 @@ def test_a_refusal_after_a_lost_answer_says_so(post):
     assert pickle.loads(pickle.dumps(refused.value)).earlier_attempt_unknown
 
 
-@pytest.mark.parametrize("reply", [answer(409), answer(400), answer(404), answer(500), BUSY])
+@pytest.mark.parametrize("reply", [answer(409), answer(400), answer(404), answer(500), BUSY], ids=name)
 def test_after_a_lost_answer_only_a_success_is_known(post, reply):
     """A 409 after a lost answer may be our own success: unknown, whatever the status."""
     with pytest.raises(OutcomeUnknown):
@@ -187,6 +200,7 @@ def test_after_a_lost_answer_only_a_success_is_known(post, reply):
         answer(425),
         answer(429),
     ],
+    ids=name,
 )
 def test_what_was_put_off_is_repeated_without_a_key(post, reply):
     """An answer from before anything ran is safe to repeat."""
@@ -194,7 +208,7 @@ def test_what_was_put_off_is_repeated_without_a_key(post, reply):
 
 
 @pytest.mark.parametrize(
-    "reply", [answer(500), answer(502), answer(429, "accepted"), answer(503, "accepted")]
+    "reply", [answer(500), answer(502), answer(429, "accepted"), answer(503, "accepted")], ids=name
 )
 def test_what_may_have_run_is_repeated_with_a_key_only(post, reply):
     """A 5xx, or anything that a handler said, may have had its effect."""
@@ -313,6 +327,7 @@ def test_arming_posts_to_the_well_known_place(scripted):
         answer(404),
         answer(403, "unauthentic-token"),
     ],
+    ids=name,
 )
 def test_any_other_answer_to_arming_is_not_enforced(scripted, reply):
     """A service that doesn't arm would not stop a stale owner."""

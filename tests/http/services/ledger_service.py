@@ -10,18 +10,21 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
-import flask
 import sqlalchemy as sa
-import uvicorn
-from fastapi import Depends, FastAPI, Request
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from werkzeug.serving import make_server
 
 import sinkfence_http
 import sinkfence_postgres
 import sinkfence_postgres.aio
 from sinkfence import Token
 from sinkfence_http import SignedTokens, VerificationKey, aio, asgi, wsgi
+
+if sys.argv[1] == "fastapi":
+    import uvicorn
+    from fastapi import Depends, FastAPI, Request
+    from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+else:
+    import flask
+    from werkzeug.serving import make_server
 
 SETTINGS: dict[str, Any] = json.loads(sys.argv[3])
 URL = SETTINGS["dsn"].replace("postgresql://", "postgresql+psycopg://", 1)
