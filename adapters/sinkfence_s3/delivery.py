@@ -45,7 +45,7 @@ def deliver(
     in_doubt = False
     error: Exception | None = None
     for turn in range(SENDINGS):
-        new: str | None = None
+        new, error = None, None
         try:
             new = exchange.write(body, etag, **extra)
             in_doubt = in_doubt or new is None

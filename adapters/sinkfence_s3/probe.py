@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from sinkfence_s3.store import Exchange, S3Client, Store, settled, status, strong, worth_repeating
 
@@ -86,14 +86,16 @@ class _Trial:
         self.made: list[tuple[str, str | None]] = []
 
     def write(self, name: str, body: bytes, etag: str | None) -> str | None:
-        """Return the new ETag, or None if the store refused."""
+        """Return the new ETag, or None if the store refused.
+
+        An answer that may be a lost success (5xx, or after a repetition by boto3) is raised: no verdict.
+        """
         exchange = Exchange(self.store, self.folder + name)
         try:
             new = exchange.write(body, etag)
         except ClientError as error:
-            # Losers of a race may see a 500 as well; 501 is a store that says it knows no conditions.
-            if worth_repeating(error) or not settled(error):
-                return None
+            if status(error) == 501 or (settled(error) and worth_repeating(error)):
+                return None  # 501: a store that says by itself that it knows no conditions
             raise
         self.made.append((exchange.key, exchange.version))
         return new
@@ -105,7 +107,8 @@ class _Trial:
     def clean(self) -> None:
         for key, version in self.made:
             which = {} if version is None else {"VersionId": version}
-            with suppress(ClientError):  # credentials that may not delete are no reason to refuse the bucket
+            # Credentials that may not delete, or a connection lost now, are no reason to refuse the bucket.
+            with suppress(ClientError, BotoCoreError):
                 self.store.client.delete_object(Bucket=self.store.bucket, Key=key, **which)
 
 
@@ -147,7 +150,10 @@ def _race(trial: _Trial, key: str, base: bytes | None) -> str | None:
 
     def racer(body: bytes) -> bool:
         start.wait()
-        return trial.write(key, body, etag) is not None
+        try:
+            return trial.write(key, body, etag) is not None
+        except ClientError:
+            return False  # losers may see a 500 as well
 
     bodies = [f"racer {number}".encode() for number in range(RACERS)]
     with ThreadPoolExecutor(RACERS) as pool:

@@ -20,7 +20,6 @@ from sinkfence.errors import NotEnforced
 _NOT_HEARD: Final = frozenset({"RequestTimeout", "RequestTimeTooSkewed"})
 """Refusals of a request that came too slowly or was signed too long ago: signed anew it may pass."""
 
-
 S3Client = Any
 """What `boto3.client("s3")` returns, a class made at run time. Its retries and timeouts are the user's."""
 
@@ -72,7 +71,9 @@ class Exchange:
         response = self._absent_or(self.store.client.head_object)
         if response is None:
             return None
-        return Stored(b"", response.get("ETag", ""), response["ContentLength"], response.get("Metadata", {}))
+        return Stored(
+            b"", response.get("ETag", ""), response.get("ContentLength", 0), response.get("Metadata", {})
+        )
 
     def write(self, body: bytes, etag: str | None, **extra: Any) -> str | None:
         """Write the object if it is still the one with this ETag, or, for None, if there is none.
@@ -163,7 +164,7 @@ def settled(error: Exception) -> bool:
     may have been applied, and its lost success then looks like a 412, or like credentials that expired.
     """
     if isinstance(error, ClientError):
-        return 400 <= status(error) < 500 and retries(error.response) == 0
+        return 300 <= status(error) < 500 and retries(error.response) == 0
     return not no_answer(error)
 
 

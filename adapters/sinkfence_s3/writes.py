@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NoReturn
 
-from sinkfence.errors import Conflict, LeaseLost, OutcomeUnknown, SinkfenceError, StaleToken
+from sinkfence.errors import Conflict, JobMismatch, LeaseLost, OutcomeUnknown, SinkfenceError, StaleToken
 from sinkfence.tokens import Bearer, Token
 from sinkfence_s3.delivery import deliver, pause, read_back
 from sinkfence_s3.plan import Done, Fate, Seen, Send, check, fate, superseded
@@ -129,6 +129,8 @@ def _give_up(bearer: Bearer, send: Send, seen: Seen | None, what: Fate, key: str
         check(token, seen)
     except StaleToken as refusal:
         stale = type(refusal)(token, refusal.mark, earlier_attempt_unknown=True)
+    except JobMismatch:
+        pass  # another job began anew here, which says nothing of what became of ours
     if what is Fate.UPROOTED:
         if stale is not None:
             raise stale

@@ -94,10 +94,11 @@ def test_a_store_that_wants_bare_etags_is_noticed_once(toy, client_at):
 
 
 def test_a_store_that_cannot_be_asked_is_not_judged(toy, client_at):
-    """No access: the client's own error, and no verdict."""
-    toy.answers = {"PUT": (403, "AccessDenied")}
-    with pytest.raises(ClientError, match="AccessDenied"):
-        FencedBucket(client_at(toy.endpoint), "bkt").object("r").put(b"x", A)
+    """No access, or no clear answer: the client's own error and no verdict; 501 is one."""
+    for answer in ((403, "AccessDenied"), (500, "InternalError")):
+        toy.answers = {"PUT": answer}
+        with pytest.raises(ClientError, match=answer[1]):
+            FencedBucket(client_at(toy.endpoint), "bkt").object("r").put(b"x", A)
     toy.answers = {"PUT": (501, "NotImplemented")}
     with pytest.raises(NotEnforced, match="create if absent: refused"):
         FencedBucket(client_at(toy.endpoint), "bkt").object("r").put(b"x", A)
