@@ -27,6 +27,9 @@ def scratch() -> Iterator[Path]:
 def sinkfence(scratch: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start the command line, its output piped."""
     started: list[subprocess.Popen[str]] = []
+    plain = {
+        name: value for name, value in os.environ.items() if name not in {"FORCE_COLOR", "TTY_COMPATIBLE"}
+    }
 
     def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
@@ -34,7 +37,7 @@ def sinkfence(scratch: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "TMPDIR": str(scratch), **environment},
+            env={**plain, "TMPDIR": str(scratch), **environment},
         )
         started.append(process)
         return process

@@ -22,7 +22,7 @@ def told(**settings):
         pass
     timeline.tell("worker A", "says something that is longer than the console is wide", "green")
     verdict.check("it is so", held=False, found="otherwise")
-    timeline.judge(verdict, "All is well.")
+    timeline.judge(verdict, "All is well.", "green")
     return console.file.getvalue()
 
 

@@ -49,7 +49,7 @@ def show(console: Console, *, fenced: bool = True) -> int:
         with ended_by_sigterm(), stage(timeline, fenced=fenced) as built:
             timeline.title(TITLE.format(how="" if fenced else ", and no destination checks"))
             verdict = Story(built, timeline).play()
-        timeline.judge(verdict, SAFE if fenced else DAMAGE)
+        timeline.judge(verdict, *((SAFE, "bold green") if fenced else (DAMAGE, "bold red")))
     except ProcessFailed as failed:
         return complain(f"the story could not be told to its end: {failed}", NOT_AS_EXPECTED)
     except (ServerError, OSError, psycopg.OperationalError) as error:

@@ -82,7 +82,11 @@ class Story:
         self.stage.begin(b)
         b.hear("asks")
         self.timeline.tell(b.name, f"asks for {JOB}, and waits: the lease store's clock decides")
-        self.acquire(b, NEW)
+        with psycopg.connect(self.stage.places.leases, autocommit=True) as conn:
+            (until,) = conn.execute("SELECT lease_until FROM sinkfence_lease").fetchone() or (None,)
+            self.acquire(b, NEW)
+            (over,) = conn.execute("SELECT clock_timestamp() >= %s", (until,)).fetchone() or (None,)
+        self.verdict.check("worker A's lease has run out by then, by the store's clock", over is True, over)
         for name, outcome in self.outcomes(b):
             effect = EFFECTS[name]
             so = f"{b.name}'s {effect.sent} is accepted by {effect.to}"

@@ -31,7 +31,7 @@ class Timeline:
     def progress(self, what: str) -> Generator[None]:
         """Show that something is being waited for: a spinner in a terminal, a line in a pipe."""
         if self._console.is_terminal:
-            with self._console.status(f"starting {what} ..."):
+            with self._console.status(f"starting {what} ...", spinner="line"):
                 yield
         else:
             self._line(Text(f"starting {what} ..."))
@@ -50,15 +50,15 @@ class Timeline:
         """Add a line of the final state."""
         self._line(Text.assemble((f"  {name:<9}", "dim"), value))
 
-    def judge(self, verdict: Verdict, good: str) -> None:
-        """List every expectation, and say whether all of them held: `good`, or how many did not."""
+    def judge(self, verdict: Verdict, conclusion: str, style: str) -> None:
+        """List every expectation, and say what follows if all of them held."""
         self.title("What had to be so:")
         for check in verdict.checks:
             mark = ("  ok    ", "green") if check.held else ("  FAIL  ", "bold red")
             found = f" (found: {check.found})" if check.found else ""
             self._line(Text.assemble(mark, check.what, (found, "red")))
         if verdict.good:
-            self._line(Text(f"\n{good}", style="bold green"))
+            self._line(Text(f"\n{conclusion}", style=style))
         else:
             self._line(Text("\nNot all of it was so: see FAIL.", style="bold red"))
 
