@@ -41,7 +41,7 @@ def test_an_s3_url_holds_all_that_a_client_needs(selection) -> None:
 
 
 def test_without_an_engine_there_are_no_containers(selection) -> None:
-    """Any other server will do, but where containers were asked for that is an error; no socket stays open."""
+    """Any other server will do, but where containers were asked for, it is an error; no socket stays."""
     assert selection.contained(None, "image", selection.postgres_container) is None
     with pytest.raises(pytest.UsageError, match="no container engine answers"):
         selection.contained("testcontainers", "image", selection.postgres_container)
