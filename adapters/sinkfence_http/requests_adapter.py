@@ -88,7 +88,7 @@ class HttpSink:
     session's settings and whatever is mounted there, another bearer's adapter excepted.
     """
 
-    durable: Final = True
+    durable: bool = True
 
     def __init__(self, session: requests.Session, base_url: str, *, sign: Sign | None = None) -> None:
         self._session = session

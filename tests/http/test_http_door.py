@@ -6,6 +6,11 @@ import json
 import socket
 
 import pytest
+import requests
+
+from sinkfence import StaleToken, Token
+from sinkfence_http.requests_adapter import FencedAdapter
+from sinkfence_http.wire import format_token
 
 
 def token(account: int, generation: int, owner: str = "a") -> str:
@@ -276,3 +281,16 @@ def test_the_door_outlives_bursts(door_service, account, framework):
     with ThreadPoolExecutor(10) as pool:
         replies = pool.map(lambda _: door.ask("POST", f"/accounts/{account}", token(account, 7)), range(50))
         assert {reply.status for reply in replies} == {200}
+
+
+@pytest.mark.parametrize("framework", ["starlette", "flask"])
+def test_a_large_stale_upload_learns_that_it_is_stale(door_service, account, framework):
+    """A refusal that comes before the body was read still reaches a caller in mid-upload."""
+    door = door_service(framework)
+    newer = Token(f"account-{account}", 8, "b")
+    door.ask("POST", "/.well-known/fencing-arm", format_token(newer))
+    with requests.Session() as session:
+        session.mount(door.url, FencedAdapter(Token(f"account-{account}", 7, "a")))
+        for size in (100_000, 20_000_000):
+            with pytest.raises(StaleToken):
+                session.post(f"{door.url}/accounts/{account}", data=b"x" * size)
