@@ -38,10 +38,10 @@ async def install(conn: psycopg.AsyncConnection[Any] | AsyncConnection) -> None:
         return
     with installation.explained():
         if connections.is_open(tx):
-            await tx.execute(statements.schema())
+            await tx.execute(installation.schema())
         else:
             async with tx.transaction():
-                await tx.execute(statements.schema())
+                await tx.execute(installation.schema())
 
 
 async def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:
@@ -138,8 +138,10 @@ class PostgresSink:
 
 async def _run(tx: Any, query: statements.Query) -> None:
     if connections.is_psycopg(tx):
-        async with tx.cursor() as cursor:
-            await cursor.execute(query.pyformat, query.params, prepare=False)
+        import psycopg
+
+        async with psycopg.AsyncCursor(tx) as cursor:
+            await cursor.execute(query.pyformat.encode(), query.params, prepare=False)
         await _settle(tx)
     else:
         await tx.run_sync(connections.run, query)

@@ -52,9 +52,12 @@ def is_psycopg(tx: object) -> bool:
 def run(tx: Any, query: Query) -> None:
     """Send one statement and wait for the server's verdict on it."""
     if is_psycopg(tx):
-        # No prepared statement: a transaction pooler may hand the next one to another server process.
-        with tx.cursor() as cursor:
-            cursor.execute(query.pyformat, query.params, prepare=False)
+        import psycopg
+
+        # Not the connection's own cursor_factory, whose placeholders may be others. Nothing is prepared: a
+        # transaction pooler may hand the next statement to another server process.
+        with psycopg.Cursor(tx) as cursor:
+            cursor.execute(query.pyformat.encode(), query.params, prepare=False)
         settle(tx)
     else:
         from sqlalchemy import text

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from sinkfence.errors import SchemaMismatch
-from sinkfence_postgres import connections, statements
+from sinkfence_postgres import connections
 from sinkfence_postgres.refusals import message, sqlstate
 
 if TYPE_CHECKING:
@@ -36,13 +37,18 @@ def install(conn: psycopg.Connection[Any] | sqlalchemy.Connection) -> None:
                 script(tx)
 
 
+def schema() -> str:
+    """Return the installation script, one statement."""
+    return resources.files("sinkfence_postgres").joinpath("schema.sql").read_text("utf-8")
+
+
 def script(tx: Any) -> None:
     """Send the script as it is: neither `%` nor `:` in it marks a parameter."""
     if connections.is_psycopg(tx):
-        tx.execute(statements.schema())
+        tx.execute(schema())
     else:
         options = {"no_parameters": True}
-        connections.core(tx).exec_driver_sql(statements.schema(), execution_options=options)
+        connections.core(tx).exec_driver_sql(schema(), execution_options=options)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any, Final
 
 from sinkfence.tokens import Bearer, Token
@@ -77,8 +76,3 @@ def shown(bearers: Iterable[Bearer]) -> dict[Token, Bearer]:
         raise ValueError(f"a transaction guards 1 to {MAX_JOBS} bearers, not {len(bearers)}")
     tokens = {bearer.token: bearer for bearer in bearers}
     return dict(sorted(tokens.items(), key=lambda item: (item[0].job_id.encode(), item[0].generation)))
-
-
-def schema() -> str:
-    """Return the installation script, one statement."""
-    return resources.files(__package__ or "sinkfence_postgres").joinpath("schema.sql").read_text("utf-8")

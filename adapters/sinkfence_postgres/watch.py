@@ -32,9 +32,8 @@ def entered(token: Token) -> Generator[None]:
     try:
         yield
     finally:
-        _current.set(
-            outer
-        )  # not reset(): a WSGI response may be closed in another context than it was made in
+        # Not reset(): a WSGI response may be closed in another context than it was made in.
+        _current.set(outer)
 
 
 def committed(token: Token) -> bool:

@@ -198,6 +198,13 @@ def psycopg_pipeline(db: Database, bearer: Any, note: str, between: Between) -> 
         between()
 
 
+def psycopg_raw_cursor(db: Database, bearer: Any, note: str, between: Between) -> None:
+    options = {"cursor_factory": psycopg.RawCursor, "row_factory": psycopg.rows.dict_row}
+    with db.connect(**options) as conn, sinkfence_postgres.transaction(conn, bearer):
+        conn.execute("insert into entry (note) values ($1)", (note,))
+        between()
+
+
 def psycopg_copy(db: Database, bearer: Any, note: str, between: Between) -> None:
     with db.connect() as conn, sinkfence_postgres.transaction(conn, bearer):
         with conn.cursor().copy("copy entry (note) from stdin") as copy:
@@ -345,6 +352,7 @@ WRITERS = [
     psycopg_,
     psycopg_autocommit,
     psycopg_pipeline,
+    psycopg_raw_cursor,
     psycopg_copy,
     sqlalchemy_connection,
     sqlalchemy_session,

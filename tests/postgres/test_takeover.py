@@ -276,6 +276,16 @@ def test_a_check_fired_early_in_a_savepoint_is_made_again(db, token):
     assert db.notes() == []
 
 
+def test_a_replication_role_does_not_switch_the_check_off(db, token):
+    """session_replication_role = replica, as loaders of bulk data set it, leaves the check inside COMMIT."""
+    db.arm(token())
+    with db.connect() as old, pytest.raises(StaleToken), transaction(old, token()):
+        old.execute("set local session_replication_role = replica")
+        old.execute("insert into entry (note) values ('late')")
+        db.arm(token(1))
+    assert db.notes() == []
+
+
 def test_a_refusal_swallowed_in_a_savepoint_does_not_help(db, token):
     """A second guard that is refused inside a savepoint and ignored changes nothing: COMMIT is refused."""
     db.arm(token())
