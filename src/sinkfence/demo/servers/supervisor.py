@@ -32,7 +32,11 @@ def main(base: str, owner: int) -> None:
         # PR_SET_CHILD_SUBREAPER (prctl(2), Linux): the orphans of a killed server become our own children.
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
-    folder = Path(tempfile.mkdtemp(prefix="sinkfence-", dir=base))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="sinkfence-", dir=base))
+    except OSError as error:
+        answer(error=str(error))
+        return
     server: subprocess.Popen[bytes] | None = None
     asked: dict[str, Any] = {"polite": False, "litter": []}
     try:
