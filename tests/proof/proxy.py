@@ -14,18 +14,26 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 Direction = Literal["request", "reply"]
 INTERIM = b"HTTP/1.1 100 "
 """An interim answer is let through and not counted: without it boto3 keeps its body back."""
 
 
+class Place(NamedTuple):
+    """One message: the n-th one way over the n-th connection, from 1."""
+
+    connection: int
+    direction: Direction
+    message: int
+
+
 class Stop:
     """One place at which one message is held, once."""
 
-    def __init__(self, direction: Direction, message: int) -> None:
-        self.direction, self.message = direction, message
+    def __init__(self, place: Place) -> None:
+        self.place = place
         self.frozen = threading.Event()
         """Set when the message has been written by its sender and is held here."""
         self.over = threading.Event()
@@ -49,22 +57,23 @@ class Stop:
     def wait(self, timeout: float = 30.0) -> None:
         """Return when the message is held; TimeoutError if it does not come."""
         if not self.frozen.wait(timeout):
-            raise TimeoutError(f"{self.direction} {self.message} did not come")
+            raise TimeoutError(f"{self.place} did not come")
 
 
 class FaultProxy:
     """Forwards connections to one upstream, and counts and stops messages on the way.
 
-    Messages are counted over all connections, from 1, in each direction: with a client that does one thing
-    at a time the count is the same in every run.
+    Messages are counted per connection, and connections in the order in which they are taken: with a client
+    that does one thing at a time the numbers are the same in every run.
     """
 
     def __init__(self, upstream_host: str, upstream_port: int) -> None:
         self._upstream = (upstream_host, upstream_port)
         self._lock = threading.Lock()
-        self._counts: dict[Direction, int] = {"request": 0, "reply": 0}
+        self._seen: list[Place] = []
         self._stops: list[Stop] = []
         self._links: set[_Link] = set()
+        self._taken = 0
         self._threads: list[threading.Thread] = []
         self._delay = 0.0
         self._closing = threading.Event()
@@ -82,17 +91,25 @@ class FaultProxy:
     ) -> None:
         self.close()
 
-    def stop(self, direction: Direction, message: int) -> Stop:
-        """Hold the message of this number when it comes: nothing behind it on its connection overtakes it."""
-        stop = Stop(direction, message)
+    def stop(self, direction: Direction, message: int, connection: int = 1) -> Stop:
+        """Hold this message when it comes: nothing behind it on its connection overtakes it."""
+        stop = Stop(Place(connection, direction, message))
         with self._lock:
             self._stops.append(stop)
         return stop
 
-    def count(self, direction: Direction) -> int:
-        """How many messages have begun to go this way so far."""
+    def seen(self) -> list[Place]:
+        """All messages that have begun to pass so far."""
         with self._lock:
-            return self._counts[direction]
+            return list(self._seen)
+
+    def drained(self) -> list[Place]:
+        """All messages, once both ends of all connections have been closed by those who use them."""
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(10)
+        return self.seen()
 
     def delay(self, seconds: float) -> None:
         """Let each burst of bytes take this much longer from now on."""
@@ -155,8 +172,9 @@ class FaultProxy:
             server.settimeout(None)
             for end in (client, server):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            link = _Link(client, server)
             with self._lock:
+                self._taken += 1
+                link = _Link(self._taken, client, server)
                 self._links.add(link)
                 self._threads = [thread for thread in self._threads if thread.is_alive()]
                 self._threads += (
@@ -185,9 +203,10 @@ class FaultProxy:
             stop = None
             if link.direction != direction:  # a new message begins
                 link.direction, link.lost = direction, False
-                self._counts[direction] += 1
-                here = (direction, self._counts[direction])
-                stop = next((stop for stop in self._stops if (stop.direction, stop.message) == here), None)
+                link.counts[direction] += 1
+                here = Place(link.number, direction, link.counts[direction])
+                self._seen.append(here)
+                stop = next((stop for stop in self._stops if stop.place == here), None)
         if self._delay:
             self._closing.wait(self._delay)
         if stop is not None:
@@ -214,8 +233,9 @@ class FaultProxy:
 class _Link:
     """One connection: a client's end, and the upstream's."""
 
-    def __init__(self, client: socket.socket, server: socket.socket) -> None:
-        self.client, self.server = client, server
+    def __init__(self, number: int, client: socket.socket, server: socket.socket) -> None:
+        self.number, self.client, self.server = number, client, server
+        self.counts: dict[Direction, int] = {"request": 0, "reply": 0}
         self.direction: Direction | None = None
         self.lost = False
         """The message that is under way was dropped: so is what still comes of it."""

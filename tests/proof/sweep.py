@@ -18,7 +18,8 @@ from typing import Literal, Protocol
 
 from checker import Violation, check
 from history import Event, Type
-from proxy import Direction, FaultProxy
+from proxy import FaultProxy
+from proxy import Place as Message
 
 from sinkfence.errors import LeaseLost, StaleToken
 from sinkfence.tokens import Token
@@ -96,7 +97,7 @@ class Place(Protocol):
         ...
 
     def truth(self, job: str) -> list[Effect]:
-        """All effects in the order in which they were applied, or the last one where there is no more to see."""
+        """All effects in the order in which they were applied, or the last where no more can be seen."""
         ...
 
 
@@ -104,8 +105,7 @@ class Place(Protocol):
 class Case:
     """One run: where the old owner was frozen, and how it went."""
 
-    direction: Direction
-    message: int
+    at: Message
     then: Then
     errors: list[Exception] = field(default_factory=list)
     """What the old owner's attempts ended with."""
@@ -116,28 +116,32 @@ class Case:
     @property
     def title(self) -> str:
         """For people."""
-        return f"frozen at {self.direction} {self.message}, then {self.then}"
+        connection, direction, message = self.at
+        return f"frozen at {direction} {message} of connection {connection}, then {self.then}"
 
 
-def count(place: Place) -> dict[Direction, int]:
-    """The messages of a clean tenure."""
+def messages(place: Place) -> list[Message]:
+    """All messages of a clean tenure."""
     diary = Diary("sweep/clean")
     with FaultProxy(*place.upstream) as proxy:
         place.tenure(proxy.address, Token(diary.job, 1, "A:1"), diary)
-        return {"request": proxy.count("request"), "reply": proxy.count("reply")}
+        return proxy.drained()
 
 
 def sweep(place: Place, then: tuple[Then, ...] = ("release", "cut")) -> Iterator[Case]:
-    """Every message in both directions, and each way on."""
-    for direction, messages in count(place).items():
-        for message in range(1, messages + 1):
-            for way in then:
-                yield play(place, Case(direction, message, way))
+    """Every message in both directions, and each way on.
+
+    Where a client does not wait for what is held (the farewell of a connection that it closes), its owner is
+    not frozen but runs beside its successor: the same must come out.
+    """
+    for message in messages(place):
+        for way in then:
+            yield play(place, Case(message, way))
 
 
 def play(place: Place, case: Case) -> Case:
     """Freeze the old owner, let the successor work, let the old one go on."""
-    diary = Diary(f"sweep/{case.direction}/{case.message}/{case.then}")
+    diary = Diary("/".join(map(str, ("sweep", *case.at, case.then))))
     old, new = Token(diary.job, 1, "A:1"), Token(diary.job, 2, "B:2")
     seen: list[Effect] = []
 
@@ -152,7 +156,7 @@ def play(place: Place, case: Case) -> Case:
                 )
 
     with FaultProxy(*place.upstream) as proxy:
-        stop = proxy.stop(case.direction, case.message)
+        stop = proxy.stop(case.at.direction, case.at.message, case.at.connection)
         place.before(old, diary)
         began = time.monotonic()
         worker = in_background(lambda: place.tenure(proxy.address, old, diary), case.errors)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from model.explore import explore
-from model.stories import bounds, report, story
+from model.stories import bounds, report, story, verdict
 from model.variants import VARIANTS, Variant
 
 BY_NAME = {variant.name: variant for variant in VARIANTS}
@@ -39,12 +39,10 @@ def explored():
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_verdict(name, explored, record_property, capsys):
-    """A variant breaks exactly the invariants that its verdict names, within bounds that are printed."""
+def test_verdict(name, explored, say):
+    """A variant breaks exactly the invariants that its verdict names, within bounds that are said."""
     variant, found = BY_NAME[name], explored[name]
-    record_property("bounds", bounds(variant, found))
-    with capsys.disabled():
-        print(f"\n  {name}: {' '.join(sorted(found.broken)) or 'holds'} ({bounds(variant, found)})", end=" ")
+    say(f"{name}: {verdict(variant)} ({bounds(variant, found)})")
     assert set(found.broken) == variant.breaks, "\n".join(report(variant, found))
 
 

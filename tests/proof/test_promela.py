@@ -48,14 +48,10 @@ def verify(folder: Path, **macros: int) -> tuple[str | None, int]:
         ("inside COMMIT: mark, then lock", 5, 1, D9),
     ],
 )
-def test_verdict(tmp_path, capsys, name, variant, arm, verdict):
+def test_verdict(tmp_path, say, name, variant, arm, verdict):
     """Three owners, two writes each, two handlers: what holds is explored whole, what does not breaks."""
     broken, states = verify(tmp_path, VARIANT=variant, ARM=arm, WORKERS=3, WRITES=2, HANDLERS=2)
-    with capsys.disabled():
-        print(
-            f"\n  {name}: {broken or 'holds'} (3 workers, 2 writes each, 2 handlers: {states} states)",
-            end=" ",
-        )
+    say(f"Promela, {name}: {broken or 'holds'} (3 workers, 2 writes each, 2 handlers: {states} states)")
     assert broken == verdict
     if verdict is None:
         assert states > 50_000
