@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Final, Literal, NoReturn
 
 from sinkfence.errors import NotEnforced
-from sinkfence.tokens import Bearer
 from sinkfence_s3.bodies import BodyLike, read_body
 from sinkfence_s3.objects import FencedObject, Written
 from sinkfence_s3.once import MAX_ONCE, put_once
@@ -73,13 +72,12 @@ class FencedBucket:
         self._ready()
         return put_once(Exchange(self._store, key), data, step)
 
-    def arm(self, bearer: Bearer) -> NoReturn:
-        """Refuse: each object has its own mark, a bucket has none.
+    if not TYPE_CHECKING:  # to a type checker a bucket simply isn't a sink
 
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError("a bucket is no sink: arm its objects, arm=[bucket.object(name)]")
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in ("arm", "durable"):
+                raise TypeError("a bucket is no sink: arm its objects, arm=[bucket.object(name)]")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _key(self, name: str) -> str:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -12,6 +12,8 @@ from sinkfence.errors import (
     SchemaMismatch,
     StaleToken,
 )
+from sinkfence.leases import Leases
+from sinkfence.stores.memory import MemoryStore
 from sinkfence.tokens import Token
 from sinkfence_s3 import FencedBucket
 
@@ -339,6 +341,10 @@ def test_a_bucket_is_no_sink_and_says_so(fenced):
     """`arm=[bucket]` is a TypeError that names what to arm."""
     with pytest.raises(TypeError, match=r"bucket\.object\(name\)"):
         fenced.arm(A)
+    with pytest.raises(TypeError, match=r"bucket\.object\(name\)"), Leases(MemoryStore()) as leases:
+        with leases.hold(JOB, arm=[fenced]):
+            raise AssertionError
+    assert not hasattr(fenced, "other")
 
 
 def _stands(fenced: FencedBucket, content: bytes, token: Token) -> None:
