@@ -9,14 +9,14 @@ sleeps, so that a test which uses it is decided by the order of events alone.
 from __future__ import annotations
 
 import socket
-import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
-Direction = Literal["request", "reply"]
+from links import Direction, Link, reset
+
 INTERIM = b"HTTP/1.1 100 "
 """An interim answer is let through and not counted: without it boto3 keeps its body back."""
 
@@ -72,7 +72,7 @@ class FaultProxy:
         self._lock = threading.Lock()
         self._seen: list[Place] = []
         self._stops: list[Stop] = []
-        self._links: set[_Link] = set()
+        self._links: set[Link] = set()
         self._taken = 0
         self._threads: list[threading.Thread] = []
         self._delay = 0.0
@@ -167,14 +167,14 @@ class FaultProxy:
             try:
                 server = socket.create_connection(self._upstream, timeout=10)
             except OSError:
-                _reset(client)
+                reset(client)
                 continue
             server.settimeout(None)
             for end in (client, server):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self._taken += 1
-                link = _Link(self._taken, client, server)
+                link = Link(self._taken, client, server)
                 self._links.add(link)
                 self._threads = [thread for thread in self._threads if thread.is_alive()]
                 self._threads += (
@@ -182,7 +182,7 @@ class FaultProxy:
                     self._start(self._carry, link, server, client, "reply"),
                 )
 
-    def _carry(self, link: _Link, source: socket.socket, target: socket.socket, direction: Direction) -> None:
+    def _carry(self, link: Link, source: socket.socket, target: socket.socket, direction: Direction) -> None:
         with suppress(OSError):  # one side has gone: the other is told below
             while data := source.recv(65536):
                 if direction == "reply" and data.startswith(INTERIM):
@@ -197,7 +197,7 @@ class FaultProxy:
                     target.sendall(data)
         self._finish(link, target)
 
-    def _pass(self, link: _Link, direction: Direction) -> str:
+    def _pass(self, link: Link, direction: Direction) -> str:
         """Count, and wait where there is a stop; return what is to become of these bytes."""
         with self._lock:
             stop = None
@@ -216,7 +216,7 @@ class FaultProxy:
             return stop.verdict
         return "drop" if link.lost else "release"
 
-    def _finish(self, link: _Link, target: socket.socket) -> None:
+    def _finish(self, link: Link, target: socket.socket) -> None:
         """Pass the end of one direction on; the link is gone when both have ended."""
         if not link.cut:  # else a FIN could overtake the RST, and the cut look like a clean end
             with suppress(OSError):
@@ -228,39 +228,3 @@ class FaultProxy:
             link.close()
             with self._lock:
                 self._links.discard(link)
-
-
-class _Link:
-    """One connection: a client's end, and the upstream's."""
-
-    def __init__(self, number: int, client: socket.socket, server: socket.socket) -> None:
-        self.number, self.client, self.server = number, client, server
-        self.counts: dict[Direction, int] = {"request": 0, "reply": 0}
-        self.direction: Direction | None = None
-        self.lost = False
-        """The message that is under way was dropped: so is what still comes of it."""
-        self.ended = 0
-        self.cut = False
-
-    def reset(self) -> None:
-        """Send RST both ways."""
-        self.cut = True
-        _reset(self.client)
-        _reset(self.server)
-
-    def close(self) -> None:
-        """Close both ends."""
-        self.client.close()
-        self.server.close()
-
-
-def _reset(end: socket.socket) -> None:
-    """Close with RST instead of FIN: SO_LINGER of 0 s (socket(7)).
-
-    Another thread may sit in recv() on this socket, and then close() alone sends nothing, since the kernel
-    keeps the socket until that call returns: SHUT_RD makes it return.
-    """
-    with suppress(OSError):
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        end.shutdown(socket.SHUT_RD)
-    end.close()
