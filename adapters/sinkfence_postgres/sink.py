@@ -34,7 +34,7 @@ class PostgresSink:
             Nothing is opened here, and the source stays the caller's to close.
     """
 
-    durable: Final = True
+    durable: bool = True
     """Marks outlive processes, crashes and restarts."""
 
     def __init__(self, source: Engine | ConnectionPool[Any] | str) -> None:

@@ -68,7 +68,7 @@ class FencedObject:
     It remembers the state that its last write left, so that an owner's next write is one request.
     """
 
-    durable: Final = True
+    durable: bool = True
 
     def __init__(self, store: Store, key: str, ready: Callable[[], None]) -> None:
         self._store = store

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Final
 
 from sinkfence.errors import GenerationConflict, StaleToken
 from sinkfence.tokens import Bearer, Token
@@ -44,7 +43,7 @@ class MemoryMarks:
     Its marks are gone after a restart, and with them the fence: `durable` is False.
     """
 
-    durable: Final = False
+    durable: bool = False
 
     def __init__(self) -> None:
         self._marks: dict[str, Mark] = {}

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Final, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -54,7 +54,7 @@ class SqlStore:
         SchemaMismatch: any call, while the tables are missing: run `create_schema()` once.
     """
 
-    durable: Final = True
+    durable: bool = True
 
     def __init__(
         self, url_or_engine: str | sa.URL | sa.Engine, *, floor: Literal["clock"] | None = None
