@@ -52,7 +52,8 @@ async def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:
     attempt = Attempt(statements.shown(bearers), ours=True)
     with translating(attempt):
         await _run(tx_, statements.guard(attempt.bearers, lock))
-    watch.guarded(attempt.bearers, lambda: connections.is_open(tx_))
+    driver = tx_ if connections.is_psycopg(tx_) else await tx_.run_sync(connections.driver)
+    watch.guarded(attempt.bearers, connections.observed(tx_, driver))
 
 
 @asynccontextmanager
@@ -86,7 +87,7 @@ async def translated() -> AsyncGenerator[None]:
 class PostgresSink:
     """As `sinkfence_postgres.PostgresSink`: an AsyncEngine, an AsyncConnectionPool or a connection string."""
 
-    durable: Final = True
+    durable: bool = True
     """Marks outlive processes, crashes and restarts."""
 
     def __init__(self, source: AsyncEngine | AsyncConnectionPool[Any] | str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sinkfence.errors import NotEnforced
 from sinkfence_postgres.statements import PROBE, Query
+from sinkfence_postgres.watch import Guard
 
 if TYPE_CHECKING:  # what the user doesn't use isn't imported, and needn't be installed
     import psycopg
@@ -21,7 +22,7 @@ if TYPE_CHECKING:  # what the user doesn't use isn't imported, and needn't be in
 KINDS: Final = ("psycopg:Connection", "sqlalchemy:Connection", "sqlalchemy.orm:Session")
 SCOPED: Final = ("sqlalchemy.orm:scoped_session", "sqlalchemy.ext.asyncio:async_scoped_session")
 
-IDLE, INTRANS = 0, 2
+IDLE, ACTIVE, INTRANS, INERROR = range(4)
 """PQTransactionStatusType of libpq, as psycopg and psycopg2 report it."""
 
 
@@ -84,7 +85,7 @@ def core(tx: Any) -> sqlalchemy.Connection:
 def is_open(tx: Any) -> bool:
     """Whether a transaction is open, on any kind, asynchronous ones included."""
     if is_psycopg(tx):
-        return tx.info.transaction_status in (1, INTRANS, 3)  # 1: a command is under way; 3: aborted
+        return tx.info.transaction_status in (ACTIVE, INTRANS, INERROR)
     return bool(tx.in_transaction())
 
 
@@ -126,8 +127,23 @@ def ready(tx: Any) -> None:
     with the tag ROLLBACK; and psycopg leaves its block without an error when the connection is broken.
     """
     settle(tx)
-    if not sound(tx if is_psycopg(tx) else core(tx).connection.driver_connection):
+    if not sound(driver(tx)):
         run(tx, PROBE)
+
+
+def driver(tx: Any) -> Any:
+    """Return the driver's own connection."""
+    return tx if is_psycopg(tx) else core(tx).connection.driver_connection
+
+
+def status(driver: Any) -> int | None:
+    """Return what libpq knows of the transaction; None for a driver without libpq."""
+    return getattr(getattr(driver, "info", None), "transaction_status", None)
+
+
+def observed(tx: Any, driver: Any) -> Guard:
+    """Return how to look at a guarded transaction of the user's own later on."""
+    return Guard(lambda: is_open(tx), lambda: status(driver) == INERROR)
 
 
 def sound(driver: Any) -> bool:
@@ -136,7 +152,7 @@ def sound(driver: Any) -> bool:
     What has arrived unasked may be its farewell (57P01, 25P03): seen before COMMIT is sent, nothing is
     unknown. asyncpg doesn't tell its status, and so always costs the round trip.
     """
-    if getattr(getattr(driver, "info", None), "transaction_status", None) != INTRANS:
+    if status(driver) != INTRANS:
         return False
     with selectors.DefaultSelector() as selector:
         selector.register(driver.fileno(), selectors.EVENT_READ)

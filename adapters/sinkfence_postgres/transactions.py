@@ -76,7 +76,7 @@ def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:
     attempt = Attempt(statements.shown(bearers), ours=True)
     with translating(attempt):
         connections.run(tx_, statements.guard(attempt.bearers, lock))
-    watch.guarded(attempt.bearers, lambda: connections.is_open(tx_))
+    watch.guarded(attempt.bearers, connections.observed(tx_, connections.driver(tx_)))
 
 
 @contextmanager

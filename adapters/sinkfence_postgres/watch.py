@@ -10,14 +10,23 @@ from dataclasses import dataclass, field
 from sinkfence.tokens import Token
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Guard:
+    """One guarded transaction."""
+
+    is_open: Callable[[], bool]
+    is_aborted: Callable[[], bool]
+    """Whether its COMMIT would "succeed" as a ROLLBACK. asyncpg doesn't tell: False."""
+
+
 @dataclass(slots=True, eq=False)
 class Watch:
     """Mutable on purpose: a handler in a thread or task has a copied context, and the same watch in it."""
 
     token: Token
     committed: bool = False
-    guards: list[Callable[[], bool]] = field(default_factory=list[Callable[[], bool]])
-    """For each guard, whether its transaction is still open. Appended to and removed from by any thread."""
+    guards: list[Guard] = field(default_factory=list[Guard])
+    """Appended to and removed from by any thread."""
 
 
 _current: ContextVar[Watch | None] = ContextVar("sinkfence_postgres_watch", default=None)
@@ -41,7 +50,7 @@ def committed(token: Token) -> bool:
     watch = _current.get()
     if watch is None or watch.token != token:
         return False
-    return watch.committed and not any(is_open() for is_open in list(watch.guards))
+    return watch.committed and not any(guard.is_open() for guard in list(watch.guards))
 
 
 @contextmanager
@@ -55,28 +64,27 @@ def block(tokens: Collection[Token]) -> Generator[Callable[[], None]]:
     def done() -> None:
         watch.committed = True
 
-    def is_open() -> bool:
-        return True
-
-    watch.guards.append(is_open)
+    guard = Guard(lambda: True, lambda: False)
+    watch.guards.append(guard)
     try:
         yield done
     finally:
-        watch.guards.remove(is_open)
+        watch.guards.remove(guard)
 
 
-def guarded(tokens: Collection[Token], is_open: Callable[[], bool]) -> None:
+def guarded(tokens: Collection[Token], guard: Guard) -> None:
     """Remember a guard in a transaction that the user commits."""
     watch = _current.get()
     if watch is not None and watch.token in tokens:
-        watch.guards.append(is_open)
+        watch.guards.append(guard)
 
 
 @contextmanager
 def commit() -> Generator[None]:
     """Surround the user's own commit: what was guarded and open before, and isn't after, is committed."""
     watch = _current.get()
-    before = [is_open for is_open in list(watch.guards) if is_open()] if watch else []
+    guards = list(watch.guards) if watch else []
+    before = [guard for guard in guards if guard.is_open() and not guard.is_aborted()]
     yield
-    if watch and any(not is_open() for is_open in before):
+    if watch and any(not guard.is_open() for guard in before):
         watch.committed = True

@@ -178,6 +178,11 @@ def test_what_was_not_committed_is_not_vouched_for(db, token):
         with translated():
             conn.commit()
         guard(conn, token())
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            conn.execute("select 1/0")
+        with translated():
+            conn.commit()  # "succeeds", as a ROLLBACK
+        guard(conn, token())
         conn.commit()  # it may have been this or anything else
         assert not sink.committed(token())
         with pytest.raises(StaleToken), transaction(conn, token()):
