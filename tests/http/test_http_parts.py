@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 import sinkfence_http
-from sinkfence import JobMismatch, MissingToken, Token
+from sinkfence import (
+    GenerationConflict,
+    JobMismatch,
+    MissingToken,
+    NotArmed,
+    OutcomeUnknown,
+    StaleToken,
+    Token,
+)
 from sinkfence_http import TrustedNetwork, aio, asgi, wsgi
 from sinkfence_http.door import PASSAGE, Passage
 
@@ -175,8 +183,6 @@ def test_the_same_fence_twice_is_one_door(gate):
 
 def test_a_refusal_of_another_token_is_not_the_caller_s(gate):
     """A StaleToken of a service that the handler calls itself must not end its caller's lease."""
-    from sinkfence import StaleToken
-
     fence = sinkfence_http.Fence(gate, TrustedNetwork())
 
     def app(env, start_response):
@@ -185,3 +191,38 @@ def test_a_refusal_of_another_token_is_not_the_caller_s(gate):
     with pytest.raises(StaleToken):
         wsgi.FencingMiddleware(app, fence)(environ(), lambda *a: None)
     assert gate.entered == []
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "word"),
+    [
+        (StaleToken(TOKEN, 8), "412", "stale-token;current=8"),
+        (GenerationConflict(TOKEN, 7), "412", "generation-conflict;current=7"),
+        (JobMismatch(TOKEN, "swordfish"), "403", "job-mismatch"),
+        (NotArmed(TOKEN, 6), "503", "fence-unavailable"),
+        (OutcomeUnknown(), "409", "outcome-unknown"),
+    ],
+)
+def test_what_a_handler_raises_becomes_its_refusal(gate, error, status, word):
+    """Each refusal of a guarded transaction has its answer; what is none is raised on."""
+    fence = sinkfence_http.Fence(gate, TrustedNetwork())
+    seen = []
+
+    def app(env, start_response):
+        raise error
+
+    response = wsgi.FencingMiddleware(app, fence)(environ(), lambda *answer: seen.append(answer))
+    assert b"swordfish" not in b"".join(response)
+    response.close()
+    assert seen[0][0].startswith(status)
+    assert dict(seen[0][1])["Fencing-Status"] == word
+    assert len(seen) == 1
+
+
+def test_a_door_that_does_not_know_whether_it_armed_is_unavailable(gate):
+    """An outcome that is unknown at the door is no effect of the request: 503, and repeated."""
+    gate.broken = OutcomeUnknown()
+    seen = []
+    fence = sinkfence_http.Fence(gate, TrustedNetwork())
+    wsgi.FencingMiddleware(None, fence)(environ(), lambda *answer: seen.append(answer))
+    assert seen[0][0].startswith("503")

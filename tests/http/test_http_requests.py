@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import io
 import itertools
 import pickle
 import socket
+import ssl
+import threading
 
 import pytest
 import requests
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from sinkfence import GenerationConflict, LeaseLost, NotEnforced, OutcomeUnknown, StaleToken, Token
 from sinkfence_http.requests_adapter import FencedAdapter, HttpSink
@@ -236,6 +245,41 @@ def test_a_service_that_can_not_be_reached_was_not_written_to():
         session.mount(url, FencedAdapter(Lease(left=0.3)))
         with pytest.raises(requests.ConnectionError):
             session.post(url)
+
+
+def test_a_service_that_can_not_prove_itself_was_not_written_to(tmp_path):
+    """A certificate that nobody vouches for: the error of requests, at once, and nothing was sent."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder(who, who, key.public_key(), 1, now, now + datetime.timedelta(days=1))
+    pem = tmp_path / "server.pem"
+    pem.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        + builder.sign(key, SHA256()).public_bytes(Encoding.PEM)
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    handshakes = []
+
+    def serve(listener):
+        with contextlib.suppress(OSError):
+            while True:
+                with listener.accept()[0] as client:
+                    handshakes.append(client)
+                    with contextlib.suppress(OSError), context.wrap_socket(client, server_side=True):
+                        pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, requests.Session() as session:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        session.mount(url, FencedAdapter(TOKEN))
+        with pytest.raises(requests.exceptions.SSLError):
+            session.post(url)
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert len(handshakes) == 1
 
 
 def test_a_silent_service_is_waited_for_within_the_lease(post):
