@@ -224,18 +224,7 @@ def run(verb, arguments):
     command = {
         "demo": [PYTHON, os.path.join(VENV, "bin", "sinkfence"), "demo"],
         "test": [PYTHON, "-m", "pytest"],
-        "docs": [
-            PYTHON,
-            "-m",
-            "sphinx",
-            "-W",
-            "-n",
-            "--keep-going",
-            "-b",
-            "html",
-            "docs",
-            "docs/_build/html",
-        ],
+        "docs": [PYTHON, "-m", "sphinx", "-Wn", "--keep-going", "docs", "docs/_build/html"],
         "sh": [] if arguments else [variables.get("SHELL", "/bin/sh")],
     }[verb] + arguments
     if not shutil.which(command[0], path=variables["PATH"]):
