@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -27,30 +28,38 @@ OpenStore = Callable[..., SqlStore]
 
 
 @pytest.fixture(scope="session")
-def lease_database(postgres_server: PostgresServer) -> str:
-    """A database for leases."""
-    return postgres_server.create_database()
-
-
-@pytest.fixture
-def pg_url(lease_database: str) -> str:
-    """The URL of a PostgreSQL database with fresh lease tables in it."""
-    with psycopg.connect(lease_database, autocommit=True) as connection:
-        connection.execute("DROP TABLE IF EXISTS sinkfence_lease, sinkfence_schema")
-    store = SqlStore(lease_database)
-    store.create_schema()
-    store.close()
-    return lease_database
-
-
-@pytest.fixture
-def lite_url(tmp_path: Path) -> str:
-    """The URL of a fresh SQLite file with the lease tables in it."""
-    url = f"sqlite:///{tmp_path / 'leases.db'}"
+def lease_database(postgres_server: PostgresServer) -> Iterator[tuple[str, SqlStore, psycopg.Connection]]:
+    """A database for leases, a store in it, and a connection to tidy up with."""
+    url = postgres_server.create_database()
     store = SqlStore(url)
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield url, store, connection
+    store.close()
+
+
+@pytest.fixture
+def pg_url(lease_database: tuple[str, SqlStore, psycopg.Connection]) -> str:
+    """The URL of a PostgreSQL database with fresh lease tables in it."""
+    url, store, connection = lease_database
+    connection.execute("DROP TABLE IF EXISTS sinkfence_lease, sinkfence_schema")
+    store.create_schema()
+    return url
+
+
+@pytest.fixture(scope="session")
+def lite_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An SQLite file with fresh lease tables in it, to be copied."""
+    path = tmp_path_factory.mktemp("leases") / "fresh.db"
+    store = SqlStore(f"sqlite:///{path}")
     store.create_schema()
     store.close()
-    return url
+    return path
+
+
+@pytest.fixture
+def lite_url(lite_file: Path, tmp_path: Path) -> str:
+    """The URL of an SQLite file with fresh lease tables in it."""
+    return f"sqlite:///{shutil.copy(lite_file, tmp_path / 'leases.db')}"
 
 
 @pytest.fixture(params=["postgresql", "sqlite"])
