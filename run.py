@@ -220,7 +220,7 @@ def run(verb, arguments):
     if verb == "lint":
         failed = [check for check in CHECKS if subprocess.call(check.split(), env=variables) != 0]
         say("failed: " + ", ".join(failed) if failed else "every check has passed")
-        return len(failed)
+        return 1 if failed else 0
     command = {
         "demo": [PYTHON, os.path.join(VENV, "bin", "sinkfence"), "demo"],
         "test": [PYTHON, "-m", "pytest"],
