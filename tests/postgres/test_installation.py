@@ -157,6 +157,7 @@ def test_a_writer_can_call_and_cannot_touch(own_db, role, token):
         "alter table sinkfence.sealed disable trigger seal",
         "create function sinkfence.evil() returns int language sql as 'select 1'",
         "select sinkfence.lock_and_judge('x', 1, 'x')",
+        "select sinkfence.bound_waits()",
         "set role sinkfence_owner",
         "set session_replication_role = replica",
     ):

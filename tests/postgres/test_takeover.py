@@ -279,10 +279,12 @@ def test_a_check_fired_early_in_a_savepoint_is_made_again(db, token):
 def test_a_replication_role_does_not_switch_the_check_off(db, token):
     """session_replication_role = replica, as loaders of bulk data set it, leaves the check inside COMMIT."""
     db.arm(token())
-    with db.connect() as old, pytest.raises(StaleToken), transaction(old, token()):
-        old.execute("set local session_replication_role = replica")
-        old.execute("insert into entry (note) values ('late')")
-        db.arm(token(1))
+    with db.connect() as old:
+        old.execute("set session session_replication_role = replica")
+        old.commit()
+        with pytest.raises(StaleToken), transaction(old, token()):
+            old.execute("insert into entry (note) values ('late')")
+            db.arm(token(1))
     assert db.notes() == []
 
 
@@ -339,6 +341,7 @@ def test_two_generations_in_one_transaction_are_refused(db, token, holder):
     with db.connect() as conn, pytest.raises(StaleToken) as caught, transaction(conn, token()):
         db.arm(token(1))
         guard(conn, second)
+        pytest.fail("the second guard passed")
     assert (caught.value.token, caught.value.mark) == (token(), token(1).generation)
     assert second.heard == []  # it is not the second that is stale
 
