@@ -24,7 +24,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     [archive] = folder.glob("*.tar.gz")
     with tarfile.open(archive) as file:
-        file.extractall(folder, filter="data")
+        file.extraction_filter = getattr(tarfile, "data_filter", None)  # the first 3.11 have none
+        file.extractall(folder)
     [tree] = (path for path in folder.iterdir() if path.is_dir())
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=tree, check=True
