@@ -102,10 +102,15 @@ class _Response:
                 self._send_head()
             except Exception as error:
                 if not self._refused(error):
+                    self.close()
                     raise
         if self._instead is not None:
-            return next(self._instead)
+            chunk = next(self._instead, None)
         if chunk is None:
+            # The handler is done, so the gate is left here and not by the server's close() alone: Werkzeug
+            # skips that when its client resets the connection after the last byte. The gate's generator would
+            # then be ended by the garbage collector, inside whichever request of another thread runs just then.
+            self.close()
             raise StopIteration
         return chunk
 

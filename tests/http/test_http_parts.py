@@ -226,3 +226,18 @@ def test_a_door_that_does_not_know_whether_it_armed_is_unavailable(gate):
     fence = sinkfence_http.Fence(gate, TrustedNetwork())
     wsgi.FencingMiddleware(None, fence)(environ(), lambda *answer: seen.append(answer))
     assert seen[0][0].startswith("503")
+
+
+def test_a_wsgi_gate_is_left_by_a_server_that_does_not_close(gate):
+    """At the end of the body the gate is left, in this thread, even where the server never calls close()."""
+    fence = sinkfence_http.Fence(gate, TrustedNetwork(), strict=False)
+
+    def app(env, start_response):
+        start_response("200 OK", [])
+        return [b"done"]
+
+    response = wsgi.FencingMiddleware(app, fence)(environ(), lambda *a: None)
+    assert next(response) == b"done"
+    assert gate.entered == [TOKEN]
+    assert list(response) == []
+    assert gate.entered == []
