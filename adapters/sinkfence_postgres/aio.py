@@ -72,7 +72,6 @@ async def transaction(tx: Tx, *bearers: Bearer) -> AsyncGenerator[Tx]:
             yield tx
             await _ready(tx_)
             attempt.committing = True
-        await _settle(tx_)
         if attempt.committing:
             done()
 

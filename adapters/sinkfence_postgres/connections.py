@@ -115,7 +115,10 @@ def refuse_autocommit(autocommit: bool) -> None:
 
 
 def begun(tx: Any) -> AbstractContextManager[Any]:
-    """Return the driver's own block, which refuses a commit inside; COMMIT at a clean end, else ROLLBACK."""
+    """Return the driver's own block, which refuses a commit inside; COMMIT at a clean end, else ROLLBACK.
+
+    In a pipeline psycopg's block ends with a sync: COMMIT has been answered.
+    """
     block: AbstractContextManager[Any] = tx.transaction() if is_psycopg(tx) else tx.begin()
     return block
 

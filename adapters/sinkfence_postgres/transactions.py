@@ -109,7 +109,6 @@ def transaction(tx: Tx, *bearers: Bearer) -> Generator[Tx]:
             yield tx
             connections.ready(tx_)
             attempt.committing = True
-        connections.settle(tx_)  # in a pipeline COMMIT has been sent, and not yet answered
         if attempt.committing:  # else the user has left by psycopg.Rollback
             done()
 

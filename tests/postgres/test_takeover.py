@@ -157,14 +157,19 @@ def test_an_arm_that_waits_in_vain_says_so(db, token):
 
 def test_an_owner_with_a_lock_is_evicted(db, token):
     """arm(evict=True) ends the session that keeps the mark from rising; what it had written is gone."""
+    other = token(job_id=f"{token().job_id} of another")
     db.arm(token())
-    with db.connect() as old:
+    db.arm(other)
+    with db.connect() as old, db.connect() as bystander:
+        guard(bystander, other, lock=True)
+        bystander.execute("insert into entry (note) values ('another job')")
         guard(old, token(), lock=True)
         old.execute("insert into entry (note) values ('evicted')")
         sinkfence_postgres.PostgresSink(db.dsn).arm(token(1), evict=True)
         with pytest.raises(psycopg.OperationalError):
             old.commit()
-    assert db.notes() == []
+        bystander.commit()
+    assert db.notes() == ["another job"]
     assert db.mark(token().job_id) == (token(1).generation, token(1).owner)
 
 
