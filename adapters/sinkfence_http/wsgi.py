@@ -109,7 +109,7 @@ class _Response:
         if chunk is None:
             # The handler is done, so the gate is left here and not by the server's close() alone: Werkzeug
             # skips that when its client resets the connection after the last byte. The gate's generator would
-            # then be ended by the garbage collector, inside whichever request of another thread runs just then.
+            # then be ended by the garbage collector, inside some request of another thread.
             self.close()
             raise StopIteration
         return chunk
