@@ -36,13 +36,16 @@ _current: ContextVar[Watch | None] = ContextVar("sinkfence_postgres_watch", defa
 @contextmanager
 def entered(token: Token) -> Generator[None]:
     """Watch over what is guarded with this token inside."""
-    outer = _current.get()
-    _current.set(Watch(token))
+    outer, mine = _current.get(), Watch(token)
+    _current.set(mine)
     try:
         yield
     finally:
-        # Not reset(): a WSGI response may be closed in another context than it was made in.
-        _current.set(outer)
+        # Not reset(): a WSGI response may be closed in another context than it was made in. And only what is
+        # ours: a server that drops a response without close() leaves this to the garbage collector, which may
+        # run it in the middle of another thread's request, whose watch must stay.
+        if _current.get() is mine:
+            _current.set(outer)
 
 
 def committed(token: Token) -> bool:

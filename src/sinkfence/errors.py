@@ -147,14 +147,16 @@ class Conflict(SinkfenceError):
 
 
 class SchemaMismatch(SinkfenceError):
-    """The database objects that sinkfence needs are missing or of another version."""
+    """What sinkfence needs here is missing, or of another version."""
 
 
 class JobCompleted(SinkfenceError):
     """The job is done: there is nothing to acquire."""
 
     def __init__(self, job_id: str, result: Any = None) -> None:
-        super().__init__(f"job {job_id!r} is completed: its result is on this error; reopen it to run it again")
+        super().__init__(
+            f"job {job_id!r} is completed: its result is on this error; reopen it to run it again"
+        )
         self.job_id = job_id
         self.result = result
         """What `complete(result)` recorded."""
