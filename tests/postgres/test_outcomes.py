@@ -8,6 +8,7 @@ import pickle
 import socket
 import struct
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import psycopg
@@ -98,6 +99,24 @@ def test_a_commit_without_an_answer_is_unknown(db, token, write, proxied):
 def end(db, pid: int) -> None:
     with db.connect(autocommit=True) as admin:
         admin.execute("select pg_terminate_backend(%s, 10000)", (pid,))
+
+
+def test_a_session_that_is_ended_inside_commit_is_unknown(db, token):
+    """A backend told to stop during COMMIT may have finished it: its 57P01 is no answer."""
+    db.arm(token())
+
+    def write(conn: psycopg.Connection) -> None:
+        with transaction(conn, token()):
+            conn.execute("insert into entry (note) values ('perhaps')")
+
+    with db.connect() as conn, db.connect() as other, ThreadPoolExecutor() as threads:
+        other.execute("select sinkfence.arm(%s, %s, 'new')", (token().job_id, token(1).generation))
+        writing = threads.submit(write, conn)
+        db.wait_until_blocked()  # its check inside COMMIT
+        end(db, conn.info.backend_pid)
+        with pytest.raises(OutcomeUnknown) as caught:
+            writing.result()
+    assert caught.value.__cause__.sqlstate == "57P01"
 
 
 @pytest.mark.parametrize("swallowed", [False, True])
