@@ -1,0 +1,198 @@
+"""Random orders of calls against small models, by Hypothesis: the only part that needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from sinkfence.errors import GenerationConflict, JobCompleted, LeaseHeld, LeaseLost, NotArmed, StaleToken
+from sinkfence.testing.promises import must
+from sinkfence.testing.sink_harness import SinkBench, SinkCapabilities, sink_bench
+from sinkfence.testing.store_harness import HOUR, StoreBench, store_bench
+from sinkfence.tokens import Token
+
+# The same examples each time, without a database of earlier ones: a report says what the code is like.
+SETTINGS = settings(
+    stateful_step_count=15,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    print_blob=False,
+    phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=(HealthCheck.too_slow, HealthCheck.filter_too_much),
+)
+generations, owners = st.integers(1, 3), st.sampled_from("ab")
+
+
+def outcome(call: Callable[..., Any], *args: Any) -> tuple[type[Exception] | None, Any]:
+    """Return the class of the error that a call raises, or None and its answer."""
+    try:
+        return None, call(*args)
+    except Exception as error:  # noqa: BLE001 - compared with the model's
+        return type(error), None
+
+
+class SinkModel:
+    """What a sink must do, with one job."""
+
+    def __init__(self, can: SinkCapabilities) -> None:
+        self.can = can
+        self.generation, self.owner = 0, ""
+        self.effects: list[str] = []
+        self.steps: set[str] = set()
+
+    def arm(self, token: Token) -> None:
+        """Raise the mark."""
+        if token.generation < self.generation:
+            raise StaleToken(token)
+        if token.generation == self.generation and token.owner != self.owner:
+            raise GenerationConflict(token)
+        self.generation, self.owner = token.generation, token.owner
+
+    def write(self, token: Token, value: str, step: str | None) -> None:
+        """Fence first, then the key."""
+        if self.can.needs_arm and token.generation > self.generation:
+            raise NotArmed(token)
+        self.arm(token)
+        if step is None or step not in self.steps:
+            self.effects.append(value)
+        self.steps |= {step} if step else set()
+
+
+class StoreModel:
+    """What a store must do, with one job; its clock is a flag: whether the lease runs."""
+
+    def __init__(self) -> None:
+        self.generation, self.owner, self.runs, self.done = 0, "", False, False
+
+    def acquire(self, owner: str) -> int:
+        """Count."""
+        if self.done:
+            raise JobCompleted("")
+        if self.runs:
+            raise LeaseHeld("", self.owner, 0.0)
+        self.generation, self.owner, self.runs = self.generation + 1, owner, True
+        return self.generation
+
+    def change(self, call: str, token: Token) -> None:
+        """Renew, release or complete, if it is the token's."""
+        mine = (token.generation, token.owner) == (self.generation, self.owner)
+        freed = self.owner == "" and token.generation == self.generation
+        if call == "release" and ((mine and self.done) or freed):
+            return
+        if not mine or (self.done and call == "renew"):
+            raise LeaseLost(token, "")
+        self.done, self.runs = call == "complete", call == "renew"
+        self.owner = "" if call == "release" else self.owner
+
+
+def try_sink(bench: SinkBench) -> None:
+    """Let owners arm and write in many orders, by handles that come and go."""
+
+    class Sink(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stack = ExitStack()
+            self.bench = self.stack.enter_context(sink_bench(bench.harness, 0.0, 0))
+            self.model = SinkModel(bench.can)
+            self.count = 0
+
+        @rule(generation=generations, owner=owners)
+        def arm(self, generation: int, owner: str) -> None:
+            token = self.bench.token(generation, owner)
+            self.same(f"arming {token}", outcome(self.model.arm, token), outcome(self.bench.arm, token))
+
+        @rule(generation=generations, owner=owners, step=st.sampled_from(["1", "2", None]))
+        def write(self, generation: int, owner: str, step: str | None) -> None:
+            token = self.bench.token(generation, owner)
+            step = step if bench.can.keys else None
+            self.count += 1
+            args = token, f"step {step}" if step else f"write {self.count}", step
+            self.same(
+                f"writing as {token}", outcome(self.model.write, *args), outcome(self.bench.write, *args)
+            )
+
+        @rule()
+        def reopen(self) -> None:
+            if bench.can.durable:
+                self.bench = self.stack.enter_context(self.bench.elsewhere())
+
+        @invariant()
+        def effects(self) -> None:
+            self.bench.truth_is(*self.model.effects)
+
+        def same(self, what: str, wanted: tuple[Any, Any], seen: tuple[Any, Any]) -> None:
+            must(seen[0] == wanted[0], f"{what}: {seen[0]}, and should be {wanted[0]}")
+
+        def teardown(self) -> None:
+            self.stack.close()
+
+    run_state_machine_as_test(Sink, settings=settings(SETTINGS, max_examples=bench.examples))
+
+
+def try_store(bench: StoreBench) -> None:
+    """Let workers acquire, renew, release, complete and lapse in many orders, by handles that come and go."""
+
+    class Store(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stack = ExitStack()
+            self.bench = self.stack.enter_context(store_bench(bench.harness, 0))
+            self.model = StoreModel()
+            self.count = 0
+
+        @rule(lapses=st.booleans())
+        def acquire(self, lapses: bool) -> None:
+            self.count += 1
+            owner = f"owner {self.count}"
+            wanted = outcome(self.model.acquire, owner)
+            seen = outcome(self.bench.lapsed if lapses else self.bench.acquire, owner)
+            must(seen[0] == wanted[0], f"acquiring: {seen[0]}, and should be {wanted[0]}")
+            must(seen[1] is None or seen[1].generation == wanted[1], f"issued was {seen[1]}, not {wanted[1]}")
+            self.model.runs = self.model.runs and not (lapses and wanted[0] is None)
+
+        @rule(
+            call=st.sampled_from(["renew", "release", "complete"]), back=st.integers(0, 1), mine=st.booleans()
+        )
+        def change(self, call: str, back: int, mine: bool) -> None:
+            number = max(self.model.generation - back, 1)
+            token = Token(self.bench.job_id, number, (self.model.owner if mine else "") or "nobody")
+            store = self.bench.store
+            calls: dict[str, Callable[[], object]] = {
+                "renew": partial(store.renew, token, HOUR),
+                "release": partial(store.release, token),
+                "complete": partial(store.complete, token, None),
+            }
+            seen = outcome(calls[call])
+            wanted = outcome(self.model.change, call, token)
+            must(seen[0] == wanted[0], f"{call} of {token}: {seen[0]}, and should be {wanted[0]}")
+
+        @rule()
+        def reopen_job(self) -> None:
+            if self.model.generation:
+                self.bench.store.reopen(self.bench.job_id)
+                self.model.owner, self.model.runs, self.model.done = "", False, False
+
+        @rule()
+        def reopen_store(self) -> None:
+            if bench.harness.capabilities.durable:
+                self.bench = self.stack.enter_context(self.bench.elsewhere())
+
+        @invariant()
+        def record(self) -> None:
+            found = self.bench.store.get(self.bench.job_id)
+            model = self.model
+            wanted = (model.generation, model.owner or None, "done" if model.done else "open", model.runs)
+            seen = found and (found.generation, found.owner, found.state, found.remaining > 0)
+            must(seen == (wanted if model.generation else None), f"kept is {seen}, and should be {wanted}")
+
+        def teardown(self) -> None:
+            self.stack.close()
+
+    run_state_machine_as_test(Store, settings=settings(SETTINGS, max_examples=bench.examples))

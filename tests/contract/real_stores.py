@@ -1,0 +1,124 @@
+"""How to use each real store."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+import psycopg
+
+from sinkfence.stores.memory import MemoryStore
+from sinkfence.stores.sql import SqlStore
+from sinkfence.testing import HandClock, StoreCapabilities
+
+
+class Memory:
+    """One store: there are no other handles on what is in a process's memory."""
+
+    capabilities = StoreCapabilities(concurrent=True, own_clock=True)
+
+    def __init__(self):
+        self.clock = HandClock()
+        self.store = MemoryStore(clock=self.clock)
+
+    def open(self, *, losing=False):
+        return self.store
+
+    def let_pass(self, seconds):
+        self.clock.advance(seconds)
+
+
+class Sqlite:
+    """A file, by the host's wall clock as SQLite reads it."""
+
+    capabilities = StoreCapabilities(durable=True, concurrent=True, own_clock=True)
+
+    def __init__(self, folder):
+        self.url = f"sqlite:///{folder / 'leases.db'}"
+        store = SqlStore(self.url)
+        store.create_schema()
+        store.close()
+
+    def open(self, *, losing=False):
+        return SqlStore(self.url)
+
+    def let_pass(self, seconds):
+        time.sleep(seconds)
+
+
+class Postgres:
+    """A server, by its own clock; it can be reached by a wire that loses an answer."""
+
+    capabilities = StoreCapabilities(durable=True, concurrent=True, own_clock=True, loses_answers=True)
+
+    def __init__(self, dsn):
+        self.dsn = dsn
+        store = SqlStore(dsn)
+        store.create_schema()
+        store.close()
+
+    def open(self, *, losing=False):
+        if not losing:
+            return SqlStore(self.dsn)
+        wire = Wire(urlsplit(self.dsn).hostname, urlsplit(self.dsn).port)
+        at = urlsplit(self.dsn)
+        login = at.netloc.rpartition("@")[0]
+        store = Wired(at._replace(netloc=f"{login}@127.0.0.1:{wire.port}", query="sslmode=disable").geturl())
+        store.wire = wire
+        store.get("a first call, so that the next one is the first on a connection that is there")
+        wire.lose_an_answer = True
+        return store
+
+    def let_pass(self, seconds):
+        with psycopg.connect(self.dsn) as conn:
+            conn.execute("select pg_sleep(%s)", (seconds,))
+
+
+class Wired(SqlStore):
+    """A store that takes its wire with it."""
+
+    def close(self):
+        super().close()
+        assert not self.wire.lose_an_answer, "no answer was lost"
+        self.wire.close()
+
+
+class Wire:
+    """A way to a server that cuts a connection in place of its next answer."""
+
+    def __init__(self, host, port):
+        self.server = host, port
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.lose_an_answer = False
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(self.server)
+            for source, target, answers in ((client, server, False), (server, client, True)):
+                threading.Thread(target=self.pump, args=(source, target, answers), daemon=True).start()
+
+    def pump(self, source, target, answers):
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if answers and self.lose_an_answer:
+                    self.lose_an_answer = False
+                    break
+                target.sendall(data)
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        source.close()
+
+    def close(self):
+        with suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
