@@ -23,7 +23,7 @@ attributes.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from sinkfence.tokens import Token
 
@@ -51,19 +51,15 @@ class StaleToken(SinkfenceError):
     Nothing was changed by *this* attempt. HTTP 412, SQLSTATE SF001.
     """
 
+    _says: ClassVar[str] = (
+        "generation {token.generation} of job {token.job_id!r} is stale: {seen} has been seen here. "
+        "Stop: no retry with this token can succeed"
+    )
+
     def __init__(
-        self,
-        token: Token,
-        mark: int | None = None,
-        *,
-        earlier_attempt_unknown: bool = False,
-        message: str | None = None,
+        self, token: Token, mark: int | None = None, *, earlier_attempt_unknown: bool = False
     ) -> None:
-        seen = "a newer one" if mark is None else f"generation {mark}"
-        text = message or (
-            f"generation {token.generation} of job {token.job_id!r} is stale: {seen} has been seen here. "
-            "Stop: no retry with this token can succeed"
-        )
+        text = self._says.format(token=token, seen="a newer one" if mark is None else f"generation {mark}")
         if earlier_attempt_unknown:
             text += " (an earlier attempt of this call got no answer and may have been applied)"
         super().__init__(text)
@@ -81,24 +77,10 @@ class GenerationConflict(StaleToken):
     The store that counts has gone back (a lossy failover, a restored backup): page an operator.
     """
 
-    def __init__(
-        self,
-        token: Token,
-        mark: int | None = None,
-        *,
-        earlier_attempt_unknown: bool = False,
-        message: str | None = None,
-    ) -> None:
-        super().__init__(
-            token,
-            mark,
-            earlier_attempt_unknown=earlier_attempt_unknown,
-            message=message
-            or (
-                f"generation {token.generation} of job {token.job_id!r} is known here under another owner: "
-                "its store has issued a number twice. Stop, and raise the store above it"
-            ),
-        )
+    _says = (
+        "generation {token.generation} of job {token.job_id!r} is known here under another owner: "
+        "its store has issued a number twice. Stop, and raise the store above it"
+    )
 
 
 class LeaseHeld(SinkfenceError):
@@ -174,7 +156,8 @@ class JobMismatch(SinkfenceError):
             message
             or (
                 f"this destination belongs to {belongs}, and the token is for job {token.job_id!r}. "
-                "Generations order the owners of one job only: lease what must have one writer under one job_id"
+                "Generations order the owners of one job only: "
+                "lease what must have one writer under one job_id"
             )
         )
         self.token = token
