@@ -48,7 +48,7 @@ class Gate(Protocol):
     """
 
     def announce(self, token: Token) -> None:
-        """Make a newer owner known to the destination before its request is handled; fail fast for an older one.
+        """Make a newer owner known to the destination before its request is handled; refuse an older one.
 
         Raises:
             StaleToken, GenerationConflict: the destination has seen a newer owner.
@@ -60,7 +60,7 @@ class Gate(Protocol):
         ...
 
     def committed(self, token: Token) -> bool:
-        """Whether the handler inside `enter` was checked by the destination, and nothing of it is left uncommitted.
+        """Whether the destination checked what the handler inside `enter` did, and all of it is committed.
 
         Asked inside `enter`, from the same context or from one copied from it.
         """
