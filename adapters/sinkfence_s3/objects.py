@@ -172,11 +172,7 @@ class FencedObject:
 
     def _write(self, exchange: Exchange, bearer: Bearer, decide: writes.Decide) -> writes.Outcome:
         token, kept = bearer.token, self._kept
-        if kept is not None and (kept.register.job_id, kept.register.generation, kept.register.owner) != (
-            token.job_id,
-            token.generation,
-            token.owner,
-        ):
+        if kept is not None and kept.register.token != token:
             kept = None  # another owner's state: most likely no longer the newest
         try:
             outcome = writes.write(exchange, bearer, decide, kept)

@@ -171,5 +171,4 @@ def fate(send: Send, seen: Seen | None) -> Fate:
 
 def superseded(send: Send, seen: Seen) -> bool:
     """Whether a newer owner has written or armed since: the writer has lost its lease."""
-    now, then = seen.register, send.register
-    return (now.generation, now.owner) != (then.generation, then.owner)
+    return seen.register.token != send.register.token

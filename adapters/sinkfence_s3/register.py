@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn, cast
 
 from sinkfence.errors import SchemaMismatch
-from sinkfence.tokens import check_generation, check_job_id, check_text
+from sinkfence.tokens import Token, check_generation, check_job_id, check_text
 
 MAGIC: Final = b"\x89SFREG\r\n"
 """Eight bytes that no text has, and that a transfer in text mode would damage (as PNG's do)."""
@@ -70,6 +70,11 @@ class Register:
     previous_etag: str | None
     ring: tuple[Entry, ...]
     """The last writes, oldest first; the last entry is the write that made this state."""
+
+    @property
+    def token(self) -> Token:
+        """Whose state this is: the token that wrote or armed last."""
+        return Token(self.job_id, self.generation, self.owner)
 
     @property
     def last(self) -> Entry:

@@ -123,7 +123,7 @@ def _still_ours(bearer: Bearer, in_doubt: bool) -> None:
 
 
 def _give_up(bearer: Bearer, send: Send, seen: Seen | None, what: Fate, key: str) -> NoReturn:
-    token = Token(send.register.job_id, send.register.generation, send.register.owner)
+    token = send.register.token
     stale: StaleToken | None = None
     try:
         check(token, seen)
