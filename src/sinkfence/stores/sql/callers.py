@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from sinkfence.stores.sql.connections import RETRYABLE
+from sinkfence.stores.sql.connections import RETRYABLE, sqlstate
 from sinkfence.stores.sql.dialects import Query, Row
 
 
@@ -40,6 +40,6 @@ def fetch_in(conn: Any, query: Query) -> Sequence[Row]:
             fetched: Sequence[Row] = cursor.fetchall()
             return fetched
     except Exception as error:
-        if getattr(getattr(error, "orig", error), "sqlstate", None) in RETRYABLE:
+        if sqlstate(error) in RETRYABLE:
             error.add_note("retryable: roll back and run the whole transaction again")
         raise

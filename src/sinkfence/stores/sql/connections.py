@@ -139,9 +139,10 @@ def run(
     raise last
 
 
-def sqlstate(error: DBAPIError) -> str | None:
+def sqlstate(error: Exception) -> str | None:
     """Return the server's code (PostgreSQL manual, appendix A), under whichever name the driver has it."""
-    return getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+    own = getattr(error, "orig", error)
+    return getattr(own, "sqlstate", None) or getattr(own, "pgcode", None)
 
 
 def is_blocked(error: DBAPIError) -> bool:
