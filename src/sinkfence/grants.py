@@ -60,12 +60,8 @@ def fresh_owner(label: str | None) -> str:
     The label is for people. The bits tell apart two threads, two restarts or two hosts of one name,
     even where a store that went back has issued one number twice.
     """
-    return f"{label or default_label()}:{secrets.token_hex(16)}"
-
-
-def default_label() -> str:
-    """Return a label for people: this host's name, cut at 100 characters, and the pid."""
-    return f"{os.uname().nodename[:100]}-{os.getpid()}"
+    label = label or f"{os.uname().nodename[:100]}-{os.getpid()}"
+    return f"{label}:{secrets.token_hex(16)}"
 
 
 def check_label(label: object) -> str:
