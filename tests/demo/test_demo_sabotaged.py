@@ -34,7 +34,7 @@ import psycopg
 from sinkfence.stores.sql import SqlStore
 made = SqlStore.__init__
 def init(self, url, **settings):
-    self.url = url.replace("+psycopg", "")
+    self.url = url
     made(self, url, **settings)
 def complete(self, token, result, conn=None):
     with psycopg.connect(self.url) as conn:

@@ -61,8 +61,3 @@ class Places:
     """URL of the HTTP service, the third destination; for a delayed worker, the network's before it."""
     signing_key: str
     """The workers' private key (PEM). The service has the public half: it verifies tokens, and makes none."""
-
-
-def sqlalchemy_url(dsn: str) -> str:
-    """Return a libpq URI as SQLAlchemy wants it, with the driver named."""
-    return dsn.replace("postgresql://", "postgresql+psycopg://", 1)

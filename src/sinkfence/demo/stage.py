@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 import sinkfence_postgres
-from sinkfence.demo.places import CHARGE, Places, sqlalchemy_url
+from sinkfence.demo.places import CHARGE, Places
 from sinkfence.demo.process import Process
 from sinkfence.demo.proxy import HoldingProxy, holding_proxy
 from sinkfence.demo.servers.postgres import postgres
@@ -60,13 +60,12 @@ def stage(timeline: Timeline, *, fenced: bool) -> Generator[Stage]:
         with timeline.progress("PostgreSQL"):
             server = stack.enter_context(postgres())
             leases, ledger, charges = (server.create_database() for _ in range(3))
-            with closing(SqlStore(sqlalchemy_url(leases))) as store:
+            with closing(SqlStore(leases)) as store:
                 store.create_schema()
             prepare(ledger, LEDGER)
             prepare(charges, CHARGES)
         with timeline.progress("an S3 server (SeaweedFS)"):
             bucket = stack.enter_context(s3())
-            access = ("endpoint", "access_key", "secret_key", "bucket", "region")
         with timeline.progress("an HTTP service (uvicorn)"):
             service.begin({"fenced": fenced, "dsn": charges, "public_key": public})
             port = service.hear("listens")["port"]
@@ -74,7 +73,7 @@ def stage(timeline: Timeline, *, fenced: bool) -> Generator[Stage]:
         places = Places(
             leases=leases,
             ledger=ledger,
-            s3={name: getattr(bucket, name) for name in access},
+            s3=asdict(bucket),
             charges=charges,
             service=f"http://127.0.0.1:{port}",
             signing_key=private,

@@ -8,7 +8,7 @@ import psycopg
 
 from sinkfence import Leases
 from sinkfence.demo.effects import NEW
-from sinkfence.demo.places import BILLS, DOCUMENT, JOB, sqlalchemy_url
+from sinkfence.demo.places import BILLS, DOCUMENT, JOB
 from sinkfence.demo.servers.s3 import S3Server
 from sinkfence.demo.stage import Stage
 from sinkfence.stores.sql import SqlStore
@@ -29,7 +29,7 @@ def read_state(stage: Stage) -> State:
         document = server.client().get_object(Bucket=server.bucket, Key=DOCUMENT)["Body"].read()
     with psycopg.connect(places.charges) as conn:
         charges = conn.execute("SELECT amount || ' by ' || sender FROM charge ORDER BY amount").fetchall()
-    with Leases(SqlStore(sqlalchemy_url(places.leases))) as leases:
+    with Leases(SqlStore(places.leases)) as leases:
         record = leases.get(JOB)
     assert record is not None
     return {

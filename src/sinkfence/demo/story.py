@@ -9,9 +9,8 @@ from typing import Final
 import psycopg
 
 from sinkfence import Leases
-from sinkfence.demo.effects import EFFECTS, NEW, OLD
-from sinkfence.demo.outcome import Outcome
-from sinkfence.demo.places import JOB, sqlalchemy_url
+from sinkfence.demo.effects import EFFECTS, NEW, OLD, Outcome
+from sinkfence.demo.places import JOB
 from sinkfence.demo.process import PATIENCE, Process, ProcessFailed
 from sinkfence.demo.stage import Stage
 from sinkfence.demo.state import read_state, state_after
@@ -47,7 +46,7 @@ class Story:
 
     def earlier_owners(self) -> None:
         """Let the job be acquired and released, so that its generations have counted up."""
-        with Leases(SqlStore(sqlalchemy_url(self.stage.places.leases))) as leases:
+        with Leases(SqlStore(self.stage.places.leases)) as leases:
             for _ in range(1, OLD):
                 leases.acquire(JOB).release()
         self.timeline.tell("lease store", f"{JOB} has had {OLD - 1} owners: generations 1 to {OLD - 1}")

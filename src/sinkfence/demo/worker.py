@@ -12,9 +12,9 @@ from typing import Final
 
 from sinkfence import Lease, LeaseLost, Leases
 from sinkfence.demo import child
+from sinkfence.demo.effects import outcome_of
 from sinkfence.demo.fenced import Fenced
-from sinkfence.demo.outcome import outcome_of
-from sinkfence.demo.places import BILLS, INVOICE, JOB, Bill, Places, sqlalchemy_url
+from sinkfence.demo.places import BILLS, INVOICE, JOB, Bill, Places
 from sinkfence.demo.unfenced import Unfenced
 from sinkfence.stores.sql import SqlStore
 from sinkfence.tokens import Bearer
@@ -99,7 +99,7 @@ def main() -> None:
     name, places = brief["name"], Places(**brief["places"])
     bill = BILLS[name]
     to = Fenced(places, name) if brief["fenced"] else Unfenced(places, name)
-    leases = Leases(SqlStore(sqlalchemy_url(places.leases)), ttl=TTL)
+    leases = Leases(SqlStore(places.leases), ttl=TTL)
     child.tell("asks")
     try:
         with leases.hold(JOB, wait=PATIENCE, arm=to.sinks) as lease:
