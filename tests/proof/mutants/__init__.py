@@ -1,0 +1,9 @@
+"""Broken variants of the shipped source, each with the invariant that must catch it."""
+
+from mutants.http import HTTP
+from mutants.leases import LEASES
+from mutants.mutant import Mutant
+from mutants.postgres import POSTGRES
+from mutants.s3 import S3
+
+MUTANTS: tuple[Mutant, ...] = (*LEASES, *POSTGRES, *S3, *HTTP)

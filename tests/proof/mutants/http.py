@@ -1,0 +1,98 @@
+"""Mutants of the HTTP destination: the service's door, and the caller's half."""
+
+from __future__ import annotations
+
+from mutants.mutant import Edit, Mutant
+
+WSGI = "adapters/sinkfence_http/wsgi.py"
+DOOR = "adapters/sinkfence_http/door.py"
+CALLS = "adapters/sinkfence_http/calls.py"
+REQUESTS = "adapters/sinkfence_http/requests_adapter.py"
+
+HTTP: tuple[Mutant, ...] = (
+    Mutant(
+        "door without check",
+        "http.takeover",
+        "D9",
+        "a new owner is told that the service knows of it, and the old one's requests are served",
+        (Edit(WSGI, "                gate.announce(token)\n", ""),),
+    ),
+    Mutant(
+        "ASGI door without check",
+        "http.asynchronous",
+        "D9",
+        "the same under another kind of server",
+        (Edit("adapters/sinkfence_http/asgi.py", "                await gate.announce(token)\n", ""),),
+    ),
+    Mutant(
+        "check at the door, effect later",
+        "http.stopped_in_the_handler",
+        "D9",
+        "a request that was let in and then stalled writes after its successor's",
+        (
+            Edit(
+                "adapters/sinkfence_postgres/transactions.py",
+                "            connections.run(tx_, statements.guard(attempt.bearers))\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "strict off",
+        "http.commits_after_answering",
+        "D5",
+        "the caller reads 200, and then the transaction is refused",
+        (Edit(DOOR, "if not (self.fence.strict and (200", "if not (False and (200"),),
+    ),
+    Mutant(
+        "gate.enter released before the body ends",
+        "http.still_answering",
+        "D9",
+        "a handler that works while its answer is read is taken for one that has left",
+        (
+            Edit(WSGI, "with ExitStack() as stack:", "with ExitStack() as stack, ExitStack() as early:"),
+            Edit(WSGI, "stack.enter_context(gate.enter(token))", "early.enter_context(gate.enter(token))"),
+        ),
+    ),
+    Mutant(
+        "the route's job not compared with the token's",
+        "http.another_job",
+        "D2",
+        "whoever holds any job may write to all of them",
+        (Edit(DOOR, "if check_job_id(job_id) != self.token.job_id:", "if not check_job_id(job_id):"),),
+    ),
+    Mutant(
+        "a service without a door taken for armed",
+        "http.no_door",
+        "D1",
+        "a service that ignores the header serves every late request, and nobody notices",
+        (
+            Edit(
+                REQUESTS,
+                'if response.status_code == 204 and word == "armed":',
+                "if response.status_code < 300:",
+            ),
+            Edit(CALLS, 'if word not in ("accepted", "armed"):', 'if word and word != "accepted":'),
+        ),
+    ),
+    Mutant(
+        "412 not understood by the caller",
+        "http.takeover",
+        "L3",
+        "the worker sees an error of HTTP like any other, and its retries go on",
+        (
+            Edit(
+                CALLS,
+                'if said and word in ("stale-token", "generation-conflict"):',
+                'if said and word == "generation-conflict":',
+            ),
+        ),
+    ),
+    Mutant(
+        "what may have arrived repeated without a key",
+        "http.lost_answer",
+        "D4",
+        "the payment is made twice",
+        (Edit(CALLS, "        self.unknown = self.unknown or sent\n", "        sent = False\n"),),
+    ),
+)

@@ -1,0 +1,178 @@
+"""Mutants of the S3 destination, and of the rule that it applies."""
+
+from __future__ import annotations
+
+from mutants.mutant import Edit, Mutant
+
+PLAN = "adapters/sinkfence_s3/plan.py"
+WRITES = "adapters/sinkfence_s3/writes.py"
+OBJECTS = "adapters/sinkfence_s3/objects.py"
+MARKS = "src/sinkfence/marks.py"
+
+S3: tuple[Mutant, ...] = (
+    Mutant(
+        "no check before the put",
+        "s3.takeover",
+        "D1",
+        "a late put that S3 has refused is sent again on top of the successor's",
+        (
+            Edit(
+                PLAN,
+                "    return admit(token, Mark(register.generation, register.owner))",
+                "    return Mark(token.generation, token.owner)",
+            ),
+        ),
+    ),
+    Mutant(
+        "no condition on the put",
+        "s3.takeover",
+        "D9",
+        "a put that was under way for a minute replaces what the successor has written",
+        (
+            Edit(
+                "adapters/sinkfence_s3/store.py",
+                'condition = {"IfMatch": strong(etag).strip(\'"\') if self.store.bare else strong(etag)}',
+                "condition = {}",
+            ),
+        ),
+    ),
+    Mutant(
+        "strict > in the rule",
+        "s3.takeover",
+        "L1",
+        "an owner's own writes are refused",
+        (Edit(MARKS, "token.generation < mark.generation", "token.generation <= mark.generation"),),
+    ),
+    Mutant(
+        "31-bit generation in the rule",
+        "s3.across_31_bits",
+        "L1",
+        "when the count passes 2^31 a new owner is taken for an old one, and nobody gets in any more",
+        (
+            Edit(
+                MARKS,
+                "token.generation < mark.generation:",
+                "token.generation % 2**31 < mark.generation % 2**31:",
+            ),
+        ),
+    ),
+    Mutant(
+        "owner not compared in the rule",
+        "s3.same_number",
+        "D2",
+        "after a failover of the store that lost a number two workers write as one",
+        (Edit(MARKS, "and token.owner != mark.owner", "and False"),),
+    ),
+    Mutant(
+        "mark in the handle's memory",
+        "s3.armed",
+        "D9",
+        "the mark is known to the one process that need not be stopped",
+        (
+            Edit(
+                OBJECTS,
+                "        outcome = self._write(Exchange(self._store, self._key), bearer, plan.arm)\n",
+                "        self._kept = writes.look(Exchange(self._store, self._key))\n        return\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "no arm on an absent key",
+        "s3.delayed_create",
+        "D9",
+        "an old owner's first put arrives late, and makes the object that its successor has found absent",
+        (
+            Edit(
+                OBJECTS,
+                "        outcome = self._write(Exchange(self._store, self._key), bearer, plan.arm)\n",
+                "        if writes.look(Exchange(self._store, self._key)) is None:\n            return\n"
+                "        outcome = self._write(Exchange(self._store, self._key), bearer, plan.arm)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "arming that drops the content",
+        "s3.armed",
+        "D7",
+        "whoever takes over a job empties what readers read",
+        (
+            Edit(
+                PLAN,
+                "    content = None if old is None else old.content\n    digest",
+                "    content = None\n    digest",
+            ),
+        ),
+    ),
+    Mutant(
+        "content ETag",
+        "s3.same_content_again",
+        "D3",
+        "equal bytes have equal ETags, and a write in between is overwritten unseen",
+        (
+            Edit(WRITES, "secrets.token_hex(16)", '"0" * 32'),
+            Edit(PLAN, "seq = 1 if old is None else old.last.seq + 1", "seq = 1"),
+            Edit(PLAN, "previous_etag=None if seen is None else seen.etag", "previous_etag=None"),
+            Edit(PLAN, "ring=(*(() if old is None else old.ring), entry)[-RING:]", "ring=(entry,)"),
+        ),
+    ),
+    Mutant(
+        "ring decided by tag",
+        "s3.lost_request",
+        "D5",
+        "a successor's write is taken for one's own that was lost: reported as done, and done by nobody",
+        (
+            Edit(
+                PLAN,
+                "Fate.APPLIED if entry.write_id == send.register.last.write_id else",
+                "Fate.APPLIED if entry.tag == send.register.last.tag else",
+            ),
+        ),
+    ),
+    Mutant(
+        "one's own lost success not recognised",
+        "s3.lost_answer",
+        "D4",
+        "S3's 412 to the repetition of an applied put is taken for another's write: it is done twice",
+        (
+            Edit(
+                PLAN,
+                "return Fate.APPLIED if entry.write_id == send.register.last.write_id else Fate.OVERTAKEN",
+                "return Fate.OVERTAKEN",
+            ),
+        ),
+    ),
+    Mutant(
+        "no dedupe",
+        "s3.same_step",
+        "D4",
+        "a new owner repeats what the old one has done",
+        (Edit(PLAN, "            if entry.tag != tag:\n", "            if entry.tag != tag or tag:\n"),),
+    ),
+    Mutant(
+        "mark not raised on a duplicate",
+        "s3.same_step_unarmed",
+        "D9",
+        "the new owner is told that the step is done, and then the old one's put arrives",
+        (
+            Edit(
+                PLAN,
+                "            if mark == Mark(seen.register.generation, seen.register.owner):\n"
+                "                return Done(entry)\n",
+                "            return Done(entry)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "answered from what the handle remembers",
+        "s3.answered_from_memory",
+        "L3",
+        "a late worker is told that its step is done, and goes on to the next destination",
+        (
+            Edit(
+                WRITES,
+                "if not fresh and not isinstance(step, Send):",
+                "if not fresh and step is None:",
+            ),
+        ),
+    ),
+)

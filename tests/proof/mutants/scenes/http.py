@@ -1,0 +1,366 @@
+"""Scenes at a service's door: a real server, the real middleware, the real client."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import psycopg
+import requests
+from proxy import FaultProxy
+
+from mutants.scenes import Effect, Ground, Scene, begun
+from mutants.scenes.postgres import Table
+from sinkfence.errors import NotEnforced, OutcomeUnknown
+from sinkfence.marks import MemoryMarks, admit
+from sinkfence.tokens import Token
+from sinkfence_http import Fence, TrustedNetwork, aio, asgi, wire, wsgi
+from sinkfence_http.calls import Call
+from sinkfence_http.requests_adapter import FencedAdapter, HttpSink
+from sinkfence_postgres import PostgresSink, transaction
+from sinkfence_postgres.aio import PostgresSink as AsyncSink
+
+App = Callable[..., Iterable[bytes]]
+
+
+class Quiet(WSGIRequestHandler):
+    """Says nothing of requests and of clients that have gone."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Threads(ThreadingMixIn, WSGIServer):
+    """A thread per connection, which is waited for when the server is closed."""
+
+    daemon_threads = False
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        pass
+
+
+class Shop:
+    """A service that writes to a table, and its callers."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.table = Table(ground)
+        self.scene = self.table.scene
+        self.fence = Fence(PostgresSink(self.table.dsn), TrustedNetwork())
+        self.between: list[Callable[[], None]] = []
+        """What happens between a handler's beginning and its writing."""
+
+    def handle(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        """The service as its author writes it: check and effect in one transaction, then the answer."""
+        token = self.fence.admit(environ, environ["PATH_INFO"].lstrip("/"))
+        attempt = body_of(environ)
+        for act in [self.between.pop()] if self.between else []:
+            act()
+        self.table.write(token, attempt)
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return [b"done"]
+
+    @contextmanager
+    def open(self, app: App | None = None, *, fenced: bool = True) -> Generator[str]:
+        """Serve, and return the address."""
+        app = app or self.handle
+        served = wsgi.FencingMiddleware(app, self.fence) if fenced else app
+        with make_server("127.0.0.1", 0, served, server_class=Threads, handler_class=Quiet) as server:
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+            thread.start()
+            try:
+                yield f"http://127.0.0.1:{server.server_port}"
+            finally:
+                server.shutdown()
+                thread.join()
+
+    def arm(self, url: str, token: Token) -> None:
+        """Arm as a caller does."""
+        with requests.Session() as session:
+            session.trust_env = False
+            HttpSink(session, url).arm(token)
+
+    def post(self, url: str, token: Token, attempt: str, job: str = "") -> None:
+        """Post as a caller does, without an idempotency key."""
+        with requests.Session() as session:
+            session.trust_env = False
+            session.mount(url, FencedAdapter(token))
+            session.post(f"{url}/{job or token.job_id}", data=attempt, timeout=30).raise_for_status()
+
+
+def body_of(environ: dict[str, Any]) -> str:
+    """What was posted."""
+    return environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)).decode()
+
+
+def takeover(ground: Ground) -> Scene:
+    """A, armed from inside the service, posts; B arms at the door; A posts once more."""
+    shop = Shop(ground)
+    scene = shop.scene
+    with shop.open() as url:
+        a = shop.table.first_tenure()
+        with scene.rightful(a) as attempt:
+            shop.post(url, a, attempt)
+        b = scene.issued(2, "B")
+        with scene.arming(b):
+            shop.arm(url, b)
+        with scene.late(a) as attempt:
+            shop.post(url, a, attempt)
+    return scene
+
+
+def stopped_in_the_handler(ground: Ground) -> Scene:
+    """A's request is in its handler, not yet at its transaction; B arms and posts; A's handler goes on."""
+    shop = Shop(ground)
+    scene = shop.scene
+    with shop.open() as url:
+        a = scene.issued(1, "A")
+        with scene.arming(a):
+            shop.arm(url, a)
+
+        def successor() -> None:
+            b = scene.issued(2, "B")
+            with scene.arming(b):
+                shop.arm(url, b)
+            with scene.rightful(b) as attempt:
+                shop.post(url, b, attempt)
+
+        shop.between.append(successor)
+        with scene.late(a) as attempt:
+            shop.post(url, a, attempt)
+    return scene
+
+
+def commits_after_answering(ground: Ground) -> Scene:
+    """A handler's answer starts before its transaction commits; B arms in between: the COMMIT is refused."""
+    shop = Shop(ground)
+    scene = shop.scene
+    a = scene.issued(1, "A")
+
+    def late(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        token = shop.fence.admit(environ, environ["PATH_INFO"].lstrip("/"))
+        attempt = body_of(environ)
+        with psycopg.connect(shop.table.dsn) as conn, transaction(conn, token):
+            shop.table.insert(conn, token, attempt)
+            start_response("200 OK", [("Content-Length", "4")])
+            yield b"done"
+            b = scene.issued(2, "B")
+            with scene.arming(b):
+                shop.table.sink.arm(b)
+
+    with shop.open(late) as url:
+        with scene.arming(a):
+            shop.arm(url, a)
+        with scene.late(a, also=(OutcomeUnknown,)) as attempt:
+            shop.post(url, a, attempt)
+    return scene
+
+
+def another_job(ground: Ground) -> Scene:
+    """A token of another job is posted to this one's route; the handler names its job."""
+    shop = Shop(ground)
+    scene = shop.scene
+    stranger = Token("another", 1, "C:1")
+    with shop.open(), scene_of(shop, stranger) as url:
+        shop.arm(url, stranger)
+        with scene.late(stranger, also=(requests.HTTPError,)) as attempt:
+            shop.post(url, stranger, attempt, job=scene.job)
+    return scene
+
+
+@contextmanager
+def scene_of(shop: Shop, stranger: Token) -> Generator[str]:
+    """Serve a handler that writes for the job of its route, whatever the token is for."""
+
+    def write(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        token = shop.fence.admit(environ, environ["PATH_INFO"].lstrip("/"))
+        attempt = body_of(environ)
+        with psycopg.connect(shop.table.dsn) as conn, transaction(conn, token):
+            shop.table.insert(conn, Token(shop.scene.job, token.generation, token.owner), attempt)
+        start_response("200 OK", [])
+        return [b"done"]
+
+    with shop.open(write) as url:
+        yield url
+
+
+def no_door(ground: Ground) -> Scene:
+    """A service that has never heard of fencing: A is turned back by its own client, before it writes."""
+    shop = Shop(ground)
+    scene = shop.scene
+
+    def ignorant(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        attempt = body_of(environ)
+        if not environ["PATH_INFO"].startswith("/.well-known"):
+            token = wire.parse_token(environ["HTTP_FENCING_TOKEN"])
+            with psycopg.connect(shop.table.dsn) as conn:
+                shop.table.insert(conn, token, attempt)
+        start_response("200 OK", [])
+        return [b"done"]
+
+    with shop.open(ignorant, fenced=False) as url:
+        for generation, owner in ((1, "A"), (2, "B"), (1, "A")):
+            token = Token(scene.job, generation, f"{owner}:{generation}")
+            try:
+                shop.arm(url, token)
+                scene.armed(token)
+                with scene.writing(token) as attempt:
+                    shop.post(url, token, attempt)
+            except NotEnforced:
+                continue
+    return scene
+
+
+def lost_answer(ground: Ground) -> Scene:
+    """A's post is performed, and the connection is cut before the answer; it carries no idempotency key."""
+    shop = Shop(ground)
+    scene = shop.scene
+    a = scene.issued(1, "A")
+    with shop.open() as url, FaultProxy("127.0.0.1", int(url.rpartition(":")[2])) as proxy:
+        with scene.arming(a):
+            shop.arm(url, a)
+        stop = proxy.stop("reply", 1)
+
+        def post() -> None:
+            try:
+                with scene.writing(a) as attempt:
+                    shop.post(f"http://127.0.0.1:{proxy.address[1]}", a, attempt)
+            except OutcomeUnknown:
+                pass
+
+        posting = begun(post)
+        stop.wait()
+        scene.look()
+        stop.cut()
+        posting.result(30)
+    return scene
+
+
+class Draining:
+    """Lets a newer owner in when the older one's requests have left: a gate whose handlers need no check."""
+
+    def __init__(self) -> None:
+        self.marks = MemoryMarks()
+        self.inside: list[Token] = []
+        self.changed = threading.Condition()
+        self.waits = threading.Event()
+
+    def announce(self, token: Token) -> None:
+        self.marks.arm(token)
+        with self.changed:
+            if any(other.generation < token.generation for other in self.inside):
+                self.waits.set()
+            self.changed.wait_for(
+                lambda: all(other.generation >= token.generation for other in self.inside), timeout=30
+            )
+
+    @contextmanager
+    def enter(self, token: Token) -> Generator[None]:
+        with self.changed:
+            admit(token, self.marks.mark(token.job_id))
+            self.inside.append(token)
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.inside.remove(token)
+                self.changed.notify_all()
+
+    def committed(self, token: Token) -> bool:
+        return True
+
+
+def still_answering(ground: Ground) -> Scene:
+    """A's handler works on while its body is read; B arms, and has to wait until the body has ended."""
+    gate = Draining()
+    fence = Fence(gate, TrustedNetwork())
+    effects: list[Effect] = []
+    scene = Scene(lambda: effects)
+    a, b = scene.issued(1, "A"), scene.issued(2, "B")
+
+    def working(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        token = fence.admit(environ, scene.job)
+        start_response("200 OK", [])
+        yield b"begun"
+        effects.append(Effect(token.generation, token.owner, body_of(environ)))
+        yield b"done"
+
+    door = wsgi.FencingMiddleware(working, fence)
+
+    def request(path: str, token: Token, body: str) -> Any:
+        environ = {
+            "REQUEST_METHOD": "POST",
+            "PATH_INFO": path,
+            "HTTP_FENCING_TOKEN": wire.format_token(token),
+            "CONTENT_LENGTH": str(len(body)),
+            "wsgi.input": BytesIO(body.encode()),
+        }
+        return door(environ, lambda *_: lambda _: None)
+
+    with scene.writing(a) as attempt:
+        answer = request("/work", a, attempt)
+        assert next(answer) == b"begun"
+        arming = begun(request, "/.well-known/fencing-arm", b, "")
+        while not (gate.waits.wait(0.005) or arming.done()):
+            pass
+        if arming.done():
+            scene.look()
+            scene.armed(b)
+        assert next(answer) == b"done"
+        scene.look()
+        answer.close()
+        arming.result(30)
+        scene.armed(b)
+    return scene
+
+
+def asynchronous(ground: Ground) -> Scene:
+    """The ASGI door: A arms and posts; B arms; A posts once more."""
+    table = Table(ground)
+    scene = table.scene
+    fence = aio.Fence(AsyncSink(table.dsn), TrustedNetwork())
+
+    async def handle(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        token = await fence.admit(scope, scene.job)
+        table.write(token, scope["query_string"].decode())
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    door = asgi.FencingMiddleware(handle, fence)
+
+    def request(path: str, token: Token, attempt: str = "") -> None:
+        """Send one, and understand the answer as a caller does."""
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": path,
+            "query_string": attempt.encode(),
+            "headers": [(b"fencing-token", wire.format_token(token).encode())],
+        }
+        asyncio.run(door(scope, receive, send))
+        said = dict(sent[0]["headers"]).get(b"fencing-status", b"").decode()
+        pause = Call(token, False, True, lambda: 0.0).answered(sent[0]["status"], said, None, None)
+        assert pause is None, "the answer stands"
+
+    a = table.first_tenure()
+    with scene.rightful(a) as attempt:
+        request("/work", a, attempt)
+    b = scene.issued(2, "B")
+    with scene.arming(b):
+        request("/.well-known/fencing-arm", b)
+    with scene.late(a) as attempt:
+        request("/work", a, attempt)
+    return scene

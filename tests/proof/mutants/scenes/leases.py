@@ -1,0 +1,308 @@
+"""Scenes in the store of leases, and at a manager that uses it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import Any
+from unittest.mock import patch
+
+import psycopg
+from history import Event
+
+from mutants.scenes import BASE, Effect, Ground, Scene, begun
+from mutants.scenes.databases import admin, blocked_or_done, killed, one, with_settings
+from sinkfence import Leases
+from sinkfence.errors import JobCompleted, LeaseHeld, LeaseLost, StaleToken
+from sinkfence.marks import MemoryMarks
+from sinkfence.stores.sql import SqlStore
+from sinkfence.tokens import Token
+
+SHORT = 0.05
+LONG = 30.0
+ENDED = "select pg_sleep_until(lease_until) from sinkfence_lease where job_id = %s"
+
+
+class Counter(Scene):
+    """A store, and what its callers were told; each is known by its name, whatever the library calls it."""
+
+    def __init__(self, ground: Ground, conn: psycopg.Connection[Any], **options: Any) -> None:
+        super().__init__(self._completed)
+        self.dsn, self.conn, self.options = ground.dsn, conn, options
+        self.callers: dict[str, str] = {}
+        self.store = self.open()
+        self.store.create_schema()
+        conn.execute(
+            "insert into sinkfence_lease (job_id, generation, lease_until, state) "
+            "values ('mutant', %s, '-infinity', 'open')",
+            (BASE,),
+        )
+
+    def open(self, **settings: str) -> SqlStore:
+        dsn = with_settings(self.dsn, **settings) if settings else self.dsn
+        return SqlStore(dsn.replace("postgresql:", "postgresql+psycopg:", 1), **self.options)
+
+    def now(self) -> float:
+        return float(one(self.conn, "select extract(epoch from clock_timestamp())::float8"))
+
+    def _completed(self) -> list[Effect]:
+        query = "select generation, owner, result from sinkfence_lease where job_id = %s and state = 'done'"
+        return [
+            Effect(generation, self.callers.get(owner, "nobody"), result["id"])
+            for generation, owner, result in self.conn.execute(query, (self.job,))
+        ]
+
+    def granted(self, who: str, f: str, token: Token, until: float, ttl: float, since: float) -> None:
+        """Write down a grant: by the store's clock it was made after `since`, and until now."""
+        made = min(max(until - ttl, since), self.now())
+        self.add(f, "ok", Token(self.job, token.generation, who), now=made, until=until, ttl=ttl)
+
+    def acquire(
+        self, who: str, ttl: float = SHORT, owner: str = "", since: float | None = None
+    ) -> Token | None:
+        """The token, or None where somebody else has the job."""
+        since = self.now() if since is None else since
+        owner = owner or f"{who}:{len(self.events)}"
+        self.callers[owner] = who
+        try:
+            grant = self.store.acquire(self.job, owner, ttl)
+        except (LeaseHeld, JobCompleted):
+            return None
+        except Exception as error:
+            self.break_("L1", error)
+            return None
+        self.granted(who, "acquire", grant.token, grant.lease_until.timestamp(), ttl, since)
+        return grant.token
+
+    def renew(self, who: str, token: Token, ttl: float = SHORT) -> None:
+        since = self.now()
+        with self.refused():
+            until = self.store.renew(token, ttl)
+            self.granted(who, "renew", token, until.timestamp(), ttl, since)
+
+    def complete(self, who: str, token: Token, attempt: str = "result") -> None:
+        caller = Token(self.job, token.generation, who)
+        with self.refused(), self.writing(caller, attempt=attempt):
+            self.store.complete(token, json.dumps({"id": attempt}))
+            self.add("complete", "ok", caller, now=self.now())
+
+    def release(self, who: str, token: Token) -> None:
+        with self.refused():
+            self.store.release(token)
+            self.add("release", "ok", Token(self.job, token.generation, who), now=self.now())
+
+    def expired(self) -> None:
+        """Wait, on the server, until the lease has run out by its clock."""
+        self.conn.execute(ENDED, (self.job,))
+
+    @contextmanager
+    def refused(self) -> Generator[None]:
+        """A caller that may be refused, and then is so by LeaseLost."""
+        with suppress(LeaseLost):
+            yield
+
+    def tampered(self, statement: str) -> None:
+        """Change the table past its triggers."""
+        self.conn.execute("set session_replication_role = replica")
+        self.conn.execute(statement)
+        self.conn.execute("reset session_replication_role")
+
+
+def in_a_store(**options: Any) -> Callable[[Callable[[Counter], None]], Callable[[Ground], Scene]]:
+    """A scene that needs a store and nothing else."""
+
+    def named(play: Callable[[Counter], None]) -> Callable[[Ground], Scene]:
+        def scene(ground: Ground) -> Scene:
+            with admin(ground.dsn) as conn:
+                counter = Counter(ground, conn, **options)
+                try:
+                    play(counter)
+                finally:
+                    counter.store.close()
+                return counter
+
+        return scene
+
+    return named
+
+
+@in_a_store()
+def turns(scene: Counter) -> None:
+    """A runs out and B takes over; then A renews, completes and releases; B completes."""
+    a = scene.acquire("A")
+    scene.expired()
+    b = scene.acquire("B", LONG)
+    for who, token in (("A", a), ("B", b)):
+        if token:
+            scene.renew(who, token, LONG)
+            scene.complete(who, token, f"result of {who}")
+
+
+@in_a_store()
+def same_owner(scene: Counter) -> None:
+    """A acquires twice under one owner value; its first turn's renewal comes late."""
+    first = scene.acquire("A", owner="A:1")
+    scene.expired()
+    scene.acquire("A", LONG, owner="A:1")
+    if first:
+        scene.renew("A", first)
+
+
+@in_a_store()
+def live(scene: Counter) -> None:
+    """B asks for what A holds."""
+    scene.acquire("A", LONG)
+    scene.acquire("B", LONG)
+
+
+@in_a_store()
+def wrong_clock(scene: Counter) -> None:
+    """A's wall clock is an hour ahead."""
+    ahead = time.time() + 3600
+    with patch("time.time", lambda: ahead):
+        scene.acquire("A", LONG)
+
+
+@in_a_store()
+def kept_waiting(scene: Counter) -> None:
+    """A's renewal waits for somebody's transaction that has changed the row."""
+    a = scene.acquire("A", LONG)
+    assert a is not None
+    with psycopg.connect(scene.dsn) as other:
+        other.execute("update sinkfence_lease set result = null where job_id = %s", (scene.job,))
+        renewing = begun(scene.store.renew, a, LONG)
+        assert blocked_or_done(scene.conn, renewing)
+        one(scene.conn, "select 'waited' from pg_sleep(0.005)")  # longer than the clocks' grain
+        since = scene.now()
+        other.commit()
+    scene.granted("A", "renew", a, renewing.result(30).timestamp(), LONG, since)
+
+
+@in_a_store()
+def completed(scene: Counter) -> None:
+    """A completes, and repeats it; B comes later."""
+    a = scene.acquire("A", LONG)
+    assert a is not None
+    scene.complete("A", a)
+    scene.complete("A", a)
+    scene.acquire("B", LONG)
+
+
+@in_a_store()
+def released(scene: Counter) -> None:
+    """A releases, and a renewal that was under way arrives after it."""
+    a = scene.acquire("A", LONG)
+    assert a is not None
+    scene.release("A", a)
+    scene.renew("A", a, LONG)
+
+
+@in_a_store(floor="clock")
+def failover(scene: Counter) -> None:
+    """The store goes over to a standby that has not heard of the job."""
+    first = scene.acquire("A", LONG)
+    assert first is not None
+    scene.release("A", first)
+    scene.acquire("A", LONG)
+    scene.events.append(Event(time.monotonic(), "scene", "failover", "invoke", ""))
+    scene.tampered("delete from sinkfence_lease")
+    one(scene.conn, "select 'a later millisecond' from pg_sleep(0.002)")
+    scene.events.append(Event(time.monotonic(), "scene", "failover", "ok", ""))
+    scene.acquire("B", LONG)
+
+
+def crash(ground: Ground) -> Scene:
+    """B acquires from a session that does not wait for the disk; the server is killed; C asks."""
+    with admin(ground.dsn) as conn:
+        scene = Counter(ground, conn)
+        scene.acquire("A", SHORT)
+        scene.expired()
+        scene.store.close()
+    with killed(ground), admin(ground.dsn) as conn:
+        scene.conn, scene.store = conn, scene.open(synchronous_commit="off")
+        scene.acquire("B", LONG)
+        scene.store.close()
+    with admin(ground.dsn) as conn:
+        scene.conn, scene.store = conn, scene.open()
+        scene.acquire("C", LONG)
+        scene.store.close()
+    return scene
+
+
+@in_a_store()
+def batch(scene: Counter) -> None:
+    """Leases of three jobs are renewed at once, while a transaction is frozen that has locked one of them."""
+    tokens = [scene.store.acquire(f"batch/{n}", f"A:{n}", LONG).token for n in range(3)]
+    with psycopg.connect(scene.dsn) as frozen:
+        frozen.execute("select from sinkfence_lease where job_id = 'batch/1' for update")
+        renewing = begun(scene.store.renew_many, [(token, LONG) for token in tokens])
+        if blocked_or_done(scene.conn, renewing):
+            scene.break_("L1", "the leases of other jobs are not renewed while one job's row is locked")
+        frozen.rollback()
+    renewing.result(30)
+
+
+@in_a_store()
+def one_manager(scene: Counter) -> None:
+    """Two callers of one manager ask for one job."""
+    with Leases(scene.store, ttl=LONG) as leases:
+        for who in ("A", "B"):
+            since = scene.now()
+            try:
+                lease = leases.acquire(scene.job)
+            except LeaseHeld:
+                continue
+            scene.granted(who, "acquire", lease.token, lease.lease_until.timestamp(), LONG, since)
+
+
+class Overtaken:
+    """A sink; before it is armed by the first that comes, somebody else takes over."""
+
+    durable = True
+
+    def __init__(self, before: Callable[[MemoryMarks], None]) -> None:
+        self.marks, self.before = MemoryMarks(), [before]
+
+    def arm(self, bearer: Any) -> None:
+        if self.before:
+            self.before.pop()(self.marks)
+        self.marks.arm(bearer)
+
+
+@in_a_store()
+def overtaken_before_arming(scene: Counter) -> None:
+    """A is stopped between acquiring and arming; B takes over and arms; A goes on inside hold()."""
+
+    def take_over(marks: MemoryMarks) -> None:
+        scene.expired()
+        b = scene.acquire("B", LONG)
+        assert b is not None
+        marks.arm(b)
+
+    # A's clock stands still: it believes that its lease runs, and renews nothing.
+    leases = Leases(scene.store, ttl=SHORT, _clock=lambda: 1000.0)
+    try:
+        with leases.hold(scene.job, arm=[Overtaken(take_over)]) as lease:
+            now = scene.now()
+            scene.granted("A", "acquire", lease.token, lease.lease_until.timestamp(), SHORT, now - SHORT)
+    except StaleToken:
+        pass
+    else:
+        scene.break_("L3", "hold() did not tell that somebody has taken over")
+
+
+@in_a_store()
+def refused_in_the_body(scene: Counter) -> None:
+    """A sink refuses A inside hold()."""
+    marks = MemoryMarks()
+    leases = Leases(scene.store, ttl=LONG)
+    try:
+        with leases, leases.hold(scene.job) as lease:
+            marks.arm(Token(scene.job, lease.generation + 1, "B:1"))
+            marks.arm(lease)
+    except StaleToken:
+        pass
+    else:
+        scene.break_("L3", "the refusal was swallowed, and the program goes on as if it had been done")

@@ -1,0 +1,246 @@
+"""Scenes in a database that is a destination."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+from psycopg.errors import SerializationFailure
+
+import sinkfence_postgres
+from mutants.scenes import Effect, Ground, Scene, begun
+from mutants.scenes.databases import admin, blocked_or_done, killed, one, with_settings
+from sinkfence.errors import OutcomeUnknown, StaleToken
+from sinkfence.tokens import Token
+from sinkfence_postgres import PostgresSink, guard, transaction, translated
+
+TABLE = "create table effect (seq bigserial, job text, generation bigint, owner text, id text)"
+TRUTH = "select generation, owner, id, seq from effect where job = %s order by seq"
+INSERT = "insert into effect (job, generation, owner, id) values (%s, %s, %s, %s)"
+
+
+class Table:
+    """A table of effects in a database with marks."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.dsn = ground.dsn
+        with psycopg.connect(self.dsn) as conn:
+            sinkfence_postgres.install(conn)
+            conn.execute(TABLE)
+        self.scene = Scene(self.truth)
+        # A successor that is kept waiting says so soon.
+        self.sink = PostgresSink(with_settings(self.dsn, lock_timeout="200ms"))
+
+    def truth(self) -> list[Effect]:
+        with psycopg.connect(self.dsn) as conn:
+            return [Effect(*row) for row in conn.execute(TRUTH, (self.scene.job,))]
+
+    def insert(self, conn: Any, token: Token, attempt: str) -> None:
+        conn.execute(INSERT, (token.job_id, token.generation, token.owner, attempt))
+
+    def write(self, token: Token, attempt: str) -> None:
+        with psycopg.connect(self.dsn) as conn, transaction(conn, token):
+            self.insert(conn, token, attempt)
+
+    def first_tenure(self) -> Token:
+        token = self.scene.issued(1, "A")
+        with self.scene.arming(token):
+            self.sink.arm(token)
+        with self.scene.rightful(token) as attempt:
+            self.write(token, attempt)
+        return token
+
+    def linger(self, conn: psycopg.Connection[Any]) -> None:
+        """Have transactions that write to `slow` wait in mid-COMMIT, after the seal, for lock 77."""
+        conn.execute(
+            "create table slow (n int);"
+            "create function linger() returns trigger language plpgsql as "
+            "$$ begin perform pg_advisory_xact_lock(77); return null; end $$;"
+            "create constraint trigger linger after insert on slow deferrable initially deferred "
+            "for each row execute function linger()"
+        )
+
+
+def takeover(ground: Ground) -> Scene:
+    """A is stopped in mid-transaction; B arms and works; A commits, and tries once more."""
+    table = Table(ground)
+    scene, a = table.scene, table.first_tenure()
+    b = scene.issued(2, "B")
+    with scene.late(a) as attempt, psycopg.connect(table.dsn) as conn, transaction(conn, a):
+        table.insert(conn, a, attempt)
+        with scene.arming(b, "L2"):
+            table.sink.arm(b)
+        with scene.rightful(b) as other:
+            table.write(b, other)
+    with scene.late(a) as attempt:
+        table.write(a, attempt)
+    with scene.rightful(b) as other:
+        table.write(b, other)
+    return scene
+
+
+def old_snapshot(ground: Ground) -> Scene:
+    """A reads under REPEATABLE READ, B arms and works, A commits: its snapshot is older than B's mark."""
+    table = Table(ground)
+    scene, a = table.scene, table.first_tenure()
+    b = scene.issued(2, "B")
+    with scene.late(a, also=(SerializationFailure,)) as attempt, psycopg.connect(table.dsn) as conn:
+        conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        with transaction(conn, a):
+            table.insert(conn, a, attempt)
+            with scene.arming(b):
+                table.sink.arm(b)
+            with scene.rightful(b) as other:
+                table.write(b, other)
+    return scene
+
+
+def commit_behind_arm(ground: Ground) -> Scene:
+    """A's COMMIT queues behind B's arming, and goes on once that is done."""
+    table = Table(ground)
+    scene, a = table.scene, table.first_tenure()
+    b = scene.issued(2, "B")
+    with psycopg.connect(table.dsn) as old, psycopg.connect(table.dsn) as new, admin(table.dsn) as eye:
+        guard(old, a)
+
+        def commit() -> None:
+            with scene.late(a) as attempt, translated():
+                table.insert(old, a, attempt)
+                old.commit()
+
+        new.execute("select sinkfence.arm(%s, %s, %s)", (b.job_id, b.generation, b.owner))
+        committing = begun(commit)
+        blocked_or_done(eye, committing)
+        scene.look()  # while B's lock keeps A waiting: what comes now comes after the arming
+        new.commit()
+        scene.armed(b)
+        committing.result(30)
+    return scene
+
+
+def arm_behind_commit(ground: Ground) -> Scene:
+    """A is in mid-COMMIT, its check passed; B arms."""
+    table = Table(ground)
+    scene, a = table.scene, table.first_tenure()
+    b = scene.issued(2, "B")
+    with psycopg.connect(table.dsn) as old, psycopg.connect(table.dsn) as gate, admin(table.dsn) as eye:
+        table.linger(eye)
+        gate.execute("select pg_advisory_xact_lock(77)")
+        guard(old, a)
+
+        def commit() -> None:
+            with scene.writing(a) as attempt, translated():
+                table.insert(old, a, attempt)
+                old.execute("insert into slow values (1)")
+                old.commit()
+
+        committing = begun(commit)
+        assert blocked_or_done(eye, committing)
+        arming = begun(PostgresSink(table.dsn).arm, b)
+        if not blocked_or_done(eye, arming, 2):
+            arming.result()
+            scene.look()
+            scene.armed(b)
+        gate.commit()
+        committing.result(30)
+        arming.result(30)
+        scene.look()
+        scene.armed(b)
+    return scene
+
+
+def lost_answer(ground: Ground) -> Scene:
+    """A's server process is ended in mid-COMMIT."""
+    table = Table(ground)
+    scene, a = table.scene, table.first_tenure()
+    with psycopg.connect(table.dsn) as gate, admin(table.dsn) as eye:
+        table.linger(eye)
+        gate.execute("select pg_advisory_xact_lock(77)")
+        process: list[int] = []
+
+        def write() -> None:
+            with suppress(OutcomeUnknown), scene.writing(a) as attempt:
+                with psycopg.connect(table.dsn) as conn, transaction(conn, a):
+                    process.append(conn.info.backend_pid)
+                    table.insert(conn, a, attempt)
+                    conn.execute("insert into slow values (1)")
+
+        writing = begun(write)
+        assert blocked_or_done(eye, writing)
+        one(eye, "select pg_terminate_backend(%s)", process[0])
+        writing.result(30)
+    return scene
+
+
+def swallowed_error(ground: Ground) -> Scene:
+    """A's code swallows an error of the database, and leaves the block as if nothing had been."""
+    table = Table(ground)
+    scene, a = table.scene, table.first_tenure()
+    with suppress(psycopg.Error), scene.writing(a) as attempt:
+        with psycopg.connect(table.dsn) as conn, transaction(conn, a):
+            table.insert(conn, a, attempt)
+            with suppress(psycopg.Error):
+                conn.execute("select 1 / 0")
+    return scene
+
+
+def same_number(ground: Ground) -> Scene:
+    """A store that went back gives A's number to B as well: of the two only A's counts."""
+    table = Table(ground)
+    scene, a = table.scene, table.first_tenure()
+    b = Token(a.job_id, a.generation, "B:1")
+    with suppress(StaleToken):
+        table.sink.arm(b)
+    with scene.late(b) as attempt:
+        table.write(b, attempt)
+    return scene
+
+
+def mark_lowered(ground: Ground) -> Scene:
+    """Somebody lowers a mark by hand."""
+    table = Table(ground)
+    scene, a = table.scene, table.first_tenure()
+    with admin(table.dsn) as conn:
+        with suppress(psycopg.Error):
+            conn.execute("update sinkfence.mark set max_generation = 1")
+        mark = one(conn, "select max_generation from sinkfence.mark")
+    scene.add("mark", "ok", Token(a.job_id, mark, a.owner))
+    return scene
+
+
+def told(ground: Ground) -> Scene:
+    """A lease's token is refused: the lease must hear of it."""
+    table = Table(ground)
+    scene, a = table.scene, table.first_tenure()
+    b = scene.issued(2, "B")
+    heard: list[StaleToken] = []
+
+    class Listening:
+        token = a
+
+        def lose(self, reason: StaleToken) -> None:
+            heard.append(reason)
+
+    with scene.late(a) as attempt, psycopg.connect(table.dsn) as conn, transaction(conn, Listening()):
+        table.insert(conn, a, attempt)
+        with scene.arming(b):
+            table.sink.arm(b)
+    if not heard:
+        scene.break_("L3", "the lease was not told")
+    return scene
+
+
+def crash(ground: Ground) -> Scene:
+    """B arms from a session that does not wait for the disk; the server is killed, and A tries again."""
+    table = Table(ground)
+    scene, a = table.scene, table.first_tenure()
+    b = scene.issued(2, "B")
+    with killed(ground):
+        with scene.arming(b):
+            PostgresSink(with_settings(table.dsn, synchronous_commit="off")).arm(b)
+    with scene.late(a) as attempt:
+        table.write(a, attempt)
+    with scene.rightful(b) as attempt:
+        table.write(b, attempt)
+    return scene

@@ -1,0 +1,255 @@
+"""Scenes in a bucket: what is under way is held back inside the client, at its very sending."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from botocore.exceptions import ConnectionClosedError
+from botocore.httpsession import URLLib3Session
+
+from mutants.scenes import Effect, Ground, Scene
+from sinkfence.errors import Conflict, OutcomeUnknown, StaleToken
+from sinkfence.tokens import Token
+from sinkfence_s3 import FencedBucket
+
+NAME = "report"
+
+
+class Desk:
+    """One object, with two clients that reach it."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.clients, self.bucket, self.key = ground.s3, ground.bucket, ground.prefix + NAME
+        self.prefix = ground.prefix
+        self.written: dict[bytes, tuple[Token, str]] = {}
+        self.last: tuple[bytes, int] | None = None
+        self.scene = Scene(self.truth)
+
+    def object(self, client: int) -> Any:
+        return FencedBucket(self.clients[client], self.bucket, prefix=self.prefix, probe="never").object(NAME)
+
+    def body(self, token: Token, attempt: str, text: bytes = b"") -> bytes:
+        """What this attempt puts."""
+        body = text or attempt.encode()
+        self.written[body] = token, attempt
+        return body
+
+    def truth(self) -> list[Effect]:
+        """What stands there, read without the library's reader, if it is another put's than before."""
+        client = self.clients[1]
+        try:
+            frame = client.get_object(Bucket=self.bucket, Key=self.key)["Body"].read()
+        except client.exceptions.NoSuchKey:
+            return []
+        end = 12 + int.from_bytes(frame[8:12], "big")
+        header = json.loads(frame[12:end])
+        if header["content"] == "none":
+            # No put can do that.
+            gone, self.last = self.last is not None, None
+            return [Effect(header["generation"], header["owner"], "nothing")] if gone else []
+        if self.last == (frame[end:], header["content_seq"]):
+            return []
+        self.last = frame[end:], header["content_seq"]
+        token, attempt = self.written[frame[end:]]
+        return [Effect(token.generation, token.owner, attempt, header["content_seq"])]
+
+    def first_tenure(self, generation: int = 1) -> tuple[Token, Any]:
+        token, report = self.scene.issued(generation, "A"), self.object(0)
+        with self.scene.arming(token):
+            report.arm(token)
+        with self.scene.rightful(token) as attempt:
+            report.put(self.body(token, attempt), token)
+        return token, report
+
+    @contextmanager
+    def sending(self, act: Callable[[Any], None]) -> Generator[None]:
+        """Have the first client do this once, when its next PutObject is made and not yet sent."""
+        acts = [act]
+
+        def before_send(request: Any, **_: object) -> None:
+            if acts:
+                acts.pop()(request)
+
+        events = self.clients[0].meta.events
+        events.register("before-send.s3.PutObject", before_send)
+        try:
+            yield
+        finally:
+            events.unregister("before-send.s3.PutObject", before_send)
+
+
+def lost(request: Any) -> None:
+    """The connection is gone, and so is the answer."""
+    raise ConnectionClosedError(endpoint_url=request.url)
+
+
+def takeover(ground: Ground, first: int = 1, second: int = 2) -> Scene:
+    """A's put is under way; B arms and puts; A's put arrives, and A tries once more."""
+    desk = Desk(ground)
+    scene, (a, report) = desk.scene, desk.first_tenure(first)
+    b = scene.issued(second, "B")
+
+    def successor(_: object) -> None:
+        other = desk.object(1)
+        with scene.arming(b):
+            other.arm(b)
+        with scene.rightful(b) as attempt:
+            other.put(desk.body(b, attempt), b)
+
+    with desk.sending(successor), scene.late(a) as attempt:
+        report.put(desk.body(a, attempt), a)
+    with scene.late(a) as attempt:
+        report.put(desk.body(a, attempt), a)
+    other = desk.object(1)
+    with scene.rightful(b) as attempt:
+        other.put(desk.body(b, attempt), b)
+    return scene
+
+
+def across_31_bits(ground: Ground) -> Scene:
+    """The same, A's generation being the last of 31 bits."""
+    return takeover(ground, 2**32 - 1 - 3_000_000_000, 2**32 + 1 - 3_000_000_000)
+
+
+def armed(ground: Ground) -> Scene:
+    """A's put is under way; B arms, and does no more; A's put arrives."""
+    desk = Desk(ground)
+    scene, (a, report) = desk.scene, desk.first_tenure()
+    b = scene.issued(2, "B")
+
+    def successor(_: object) -> None:
+        with scene.arming(b):
+            desk.object(1).arm(b)
+
+    with desk.sending(successor), scene.late(a) as attempt:
+        report.put(desk.body(a, attempt), a)
+    return scene
+
+
+def delayed_create(ground: Ground) -> Scene:
+    """A is about to create the object; B arms, and finds nothing there yet; A's create arrives."""
+    desk = Desk(ground)
+    scene, a = desk.scene, desk.scene.issued(1, "A")
+    b = scene.issued(2, "B")
+
+    def successor(_: object) -> None:
+        with scene.arming(b):
+            desk.object(1).arm(b)
+
+    with desk.sending(successor), scene.late(a) as attempt:
+        desk.object(0).put(desk.body(a, attempt), a)
+    with scene.rightful(b) as attempt:
+        desk.object(1).put(desk.body(b, attempt), b)
+    return scene
+
+
+def lost_request(ground: Ground) -> Scene:
+    """A's put never arrives, and A isn't told; meanwhile B arms."""
+    desk = Desk(ground)
+    scene, (a, report) = desk.scene, desk.first_tenure()
+    b = scene.issued(2, "B")
+
+    def successor(request: Any) -> None:
+        with scene.arming(b):
+            desk.object(1).arm(b)
+        lost(request)
+
+    with desk.sending(successor), scene.late(a, also=(OutcomeUnknown,)) as attempt:
+        report.put(desk.body(a, attempt), a)
+    return scene
+
+
+def lost_answer(ground: Ground) -> Scene:
+    """A's put is applied, and its answer is lost."""
+    desk = Desk(ground)
+    scene, (a, report) = desk.scene, desk.first_tenure()
+
+    def applied(request: Any) -> None:
+        URLLib3Session().send(request)
+        scene.look()
+        lost(request)
+
+    with desk.sending(applied), scene.rightful(a) as attempt:
+        report.put(desk.body(a, attempt), a)
+    return scene
+
+
+def same_step(ground: Ground) -> Scene:
+    """A has done a step; B, who can't know, does it again."""
+    desk = Desk(ground)
+    scene, (a, report) = desk.scene, desk.first_tenure()
+    key = a.key("render")
+    with scene.rightful(a, key) as attempt:
+        report.put(desk.body(a, attempt, b"page"), a, step="render")
+    b = scene.issued(2, "B")
+    other = desk.object(1)
+    with scene.arming(b):
+        other.arm(b)
+    with scene.rightful(b, key) as attempt:
+        other.put(desk.body(b, attempt, b"page"), b, step="render")
+    return scene
+
+
+def same_step_unarmed(ground: Ground) -> Scene:
+    """A's put is under way; B repeats a step of A's without arming, which any write stands for here."""
+    desk = Desk(ground)
+    scene, (a, report) = desk.scene, desk.first_tenure()
+    key = a.key("render")
+    with scene.rightful(a, key) as attempt:
+        report.put(desk.body(a, attempt, b"page"), a, step="render")
+    b = scene.issued(2, "B")
+
+    def successor(_: object) -> None:
+        body = b"page"
+        with scene.rightful(b, key):
+            desk.object(1).put(body, b, step="render")
+        scene.armed(b)
+
+    with desk.sending(successor), scene.late(a) as attempt:
+        report.put(desk.body(a, attempt), a)
+    return scene
+
+
+def answered_from_memory(ground: Ground) -> Scene:
+    """A has done a step, and B has armed; A asks for the step again."""
+    desk = Desk(ground)
+    scene, (a, report) = desk.scene, desk.first_tenure()
+    key = a.key("render")
+    with scene.rightful(a, key) as attempt:
+        report.put(desk.body(a, attempt, b"page"), a, step="render")
+    b = scene.issued(2, "B")
+    with scene.arming(b):
+        desk.object(1).arm(b)
+    with scene.late(a, key):
+        report.put(b"page", a, step="render")
+    return scene
+
+
+def same_content_again(ground: Ground) -> Scene:
+    """Two threads of one owner: what the first has read is replaced, and then put there once more."""
+    desk = Desk(ground)
+    scene, a = desk.scene, desk.scene.issued(1, "A")
+    mine, other = desk.object(0), desk.object(1)
+    with scene.rightful(a) as first:
+        seq = mine.put(desk.body(a, first, b"X"), a).seq
+    for text in (b"Y", b"X"):
+        with scene.rightful(a) as attempt:
+            other.put(desk.body(a, attempt, text), a)
+    with suppress(Conflict), scene.writing(a, base=first) as attempt:
+        mine.put(desk.body(a, attempt, b"Z"), a, expect=seq)
+    return scene
+
+
+def same_number(ground: Ground) -> Scene:
+    """A store that went back gives A's number to B as well: of the two only A's counts."""
+    desk = Desk(ground)
+    scene, (a, _) = desk.scene, desk.first_tenure()
+    b = Token(a.job_id, a.generation, "B:1")
+    with suppress(StaleToken):
+        desk.object(1).arm(b)
+    with scene.late(b) as attempt:
+        desk.object(1).put(desk.body(b, attempt), b)
+    return scene
