@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ RUN_HERE = {
     "README.md",
     "docs/explanation/the-rule.md",
     "docs/how-to/call-a-fenced-service.md",
+    "docs/how-to/check-your-own-sink.md",
     "docs/how-to/guard-your-transactions.md",
     "docs/how-to/hold-a-lease.md",
     "docs/how-to/mount-the-door.md",
@@ -171,6 +173,18 @@ def test_call_a_fenced_service(
     names["http"].close()
     assert entries(engine, "payment", "account") == [17]
     assert keys == [Token("account-17", 1, "anyone").key("charge order-1881")]
+
+
+def test_check_your_own_sink(run_page: RunPage, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The page's notebook is a fence, its careless sister is not; the report begins as it has it."""
+    names = run_page("docs/how-to/check-your-own-sink.md")
+    text = (ROOT / "docs/how-to/check-your-own-sink.md").read_text()
+    assert capsys.readouterr().out.startswith(text.partition("```text\n")[2].partition("```")[0])
+    for promise in names["sink_contract"][::5]:
+        folder = tmp_path / promise.id
+        folder.mkdir()
+        with contextlib.suppress(pytest.skip.Exception):
+            names["test_notebook"](promise, folder)
 
 
 def test_recover_a_store(run_page: RunPage, engine: Engine, leases: Leases) -> None:

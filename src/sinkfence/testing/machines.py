@@ -9,7 +9,13 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from sinkfence.errors import GenerationConflict, JobCompleted, LeaseHeld, LeaseLost, NotArmed, StaleToken
 from sinkfence.testing.promises import must
@@ -119,9 +125,9 @@ def try_sink(bench: SinkBench) -> None:
             )
 
         @rule()
+        @precondition(lambda self: bench.can.durable)
         def reopen(self) -> None:
-            if bench.can.durable:
-                self.bench = self.stack.enter_context(self.bench.elsewhere())
+            self.bench = self.stack.enter_context(self.bench.elsewhere())
 
         @invariant()
         def effects(self) -> None:
@@ -157,10 +163,8 @@ def try_store(bench: StoreBench) -> None:
             must(seen[1] is None or seen[1].generation == wanted[1], f"issued was {seen[1]}, not {wanted[1]}")
             self.model.runs = self.model.runs and not (lapses and wanted[0] is None)
 
-        @rule(
-            call=st.sampled_from(["renew", "release", "complete"]), back=st.integers(0, 1), mine=st.booleans()
-        )
-        def change(self, call: str, back: int, mine: bool) -> None:
+        @rule(call=st.sampled_from(["renew", "release", "complete"]), back=st.booleans(), mine=st.booleans())
+        def change(self, call: str, back: bool, mine: bool) -> None:
             number = max(self.model.generation - back, 1)
             token = Token(self.bench.job_id, number, (self.model.owner if mine else "") or "nobody")
             store = self.bench.store
@@ -174,15 +178,15 @@ def try_store(bench: StoreBench) -> None:
             must(seen[0] == wanted[0], f"{call} of {token}: {seen[0]}, and should be {wanted[0]}")
 
         @rule()
+        @precondition(lambda self: self.model.done)
         def reopen_job(self) -> None:
-            if self.model.generation:
-                self.bench.store.reopen(self.bench.job_id)
-                self.model.owner, self.model.runs, self.model.done = "", False, False
+            self.bench.store.reopen(self.bench.job_id)
+            self.model.owner, self.model.done = "", False
 
         @rule()
+        @precondition(lambda self: bench.harness.capabilities.durable)
         def reopen_store(self) -> None:
-            if bench.harness.capabilities.durable:
-                self.bench = self.stack.enter_context(self.bench.elsewhere())
+            self.bench = self.stack.enter_context(self.bench.elsewhere())
 
         @invariant()
         def record(self) -> None:
