@@ -86,7 +86,9 @@ def read_back(read: Callable[[], T], key: str, in_doubt: bool) -> T:
                 continue
             if not in_doubt:
                 raise
-            raise OutcomeUnknown(f"{key!r} was sent, and cannot be read back: {failure}") from failure
+            raise OutcomeUnknown(
+                f"{key!r} was sent, and cannot be read back: repeat it under the same step ({failure})"
+            ) from failure
     raise AssertionError("unreachable")
 
 

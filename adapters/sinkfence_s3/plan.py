@@ -119,7 +119,7 @@ def _send(
     old = None if seen is None else seen.register
     seq = 1 if old is None else old.last.seq + 1
     if seq > MAX_SEQ:
-        raise Conflict(f"the register has taken {MAX_SEQ} writes and takes no more")
+        raise Conflict(f"the register has taken {MAX_SEQ} writes and takes no more: go on under another name")
     content = None if old is None else old.content
     digest = None
     if wanted is not None:

@@ -126,7 +126,8 @@ def strong(etag: str) -> str:
     """
     if not 1 <= len(etag) <= 200 or not etag.isascii() or not etag.isprintable() or etag.startswith("W/"):
         raise NotEnforced(
-            f"this store gives the ETag {etag[:80]!r}: it names no exact version, nothing can be swapped"
+            f"this store gives the ETag {etag[:80]!r}: it names no exact version, nothing can be "
+            "swapped. Use a store whose ETags are strong"
         )
     return etag
 

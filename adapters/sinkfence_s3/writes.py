@@ -118,7 +118,10 @@ def _still_ours(bearer: Bearer, in_doubt: bool) -> None:
         _ = bearer.token
     except LeaseLost as lost:
         if in_doubt:
-            raise OutcomeUnknown("the lease ended while a request without an answer was under way") from lost
+            raise OutcomeUnknown(
+                "the lease ended while a request without an answer was under way: read it back, or let the "
+                "next owner repeat the step"
+            ) from lost
         raise
 
 
@@ -134,11 +137,13 @@ def _give_up(bearer: Bearer, send: Send, seen: Seen | None, what: Fate, key: str
     if what is Fate.UPROOTED:
         if stale is not None:
             raise stale
-        raise OutcomeUnknown(f"{key!r} was removed or restored by other means while a write was under way")
+        raise OutcomeUnknown(
+            f"{key!r} was removed or restored by other means while a write was under way: read it back"
+        )
     if stale is not None:
         bearer.lose(stale)
     raise OutcomeUnknown(
-        f"{key!r} was sent without an answer, and its register has forgotten writes that old"
+        f"{key!r} was sent without an answer, and its register has forgotten writes that old: read it back"
     )
 
 

@@ -182,4 +182,4 @@ class IdempotencyMismatch(SinkfenceError):
 
 
 class GenerationExhausted(SinkfenceError):
-    """The counter has reached its end, 10^15 - 1, and never wraps."""
+    """The counter has reached its end, 10^15 - 1, and never wraps: go on under another job_id."""

@@ -185,7 +185,7 @@ class Leases:
 
     def _open(self) -> Holder:
         if self._closed:
-            raise RuntimeError("these Leases are closed")
+            raise RuntimeError("these Leases are closed: make new ones")
         return self._here()
 
     def _length(self, ttl: timedelta | float | None) -> float:

@@ -150,7 +150,8 @@ class MemoryStore:
     def _locked(self) -> threading.Lock:
         if os.getpid() != self._pid:
             raise NotEnforced(
-                "a MemoryStore does not outlive fork: the child would issue the parent's numbers again"
+                "a MemoryStore does not outlive fork: the child would issue the parent's numbers again. "
+                "Use SqlStore"
             )
         return self._lock
 

@@ -133,7 +133,8 @@ def run(
                         break
     if sent is not None:
         raise OutcomeUnknown(
-            "the lease store gave no answer to a statement, nor to its repetition: it may have taken effect"
+            "the lease store gave no answer to a statement, nor to its repetition: it may have taken effect. "
+            "Repeat the call, or let the lease run out"
         ) from sent
     assert last is not None
     raise last
