@@ -45,7 +45,7 @@ def check_sinks(store: Store, arm: Iterable[Sink]) -> tuple[Sink, ...]:
     return sinks
 
 
-def raise_above(store: Store, token: Token, stale: StaleToken, owner: str, ttl: float) -> Grant | None:
+def repair(store: Store, token: Token, stale: StaleToken, owner: str, ttl: float) -> Grant | None:
     """Answer a sink's refusal: a grant above its mark where the store has gone back, None where we are stale.
 
     Where the mark is not known, or too far ahead to be believed, it is None as well, and the latter is

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sinkfence.arming import raise_above
+from sinkfence.arming import repair
 from sinkfence.errors import LeaseHeld, LeaseLost, StaleToken
 from sinkfence.grants import Grant, Store, fresh_owner
 from sinkfence.heartbeat import Heartbeat, OnLost
@@ -168,7 +168,7 @@ class Holder:
         grant = None
         asked = self._clock()
         try:
-            grant = raise_above(self._store, tenure.token, stale, fresh_owner(self._label), tenure.ttl)
+            grant = repair(self._store, tenure.token, stale, fresh_owner(self._label), tenure.ttl)
         finally:
             if grant is None:
                 self._release_quietly(tenure.token)
@@ -182,7 +182,7 @@ class Holder:
         # Where the store has gone back, the next owner would be refused like this one, and the next.
         grant = None
         try:
-            grant = raise_above(self._store, tenure.token, stale, fresh_owner(self._label), tenure.ttl)
+            grant = repair(self._store, tenure.token, stale, fresh_owner(self._label), tenure.ttl)
         except Exception as failed:  # noqa: BLE001 - it must not take the place of the body's own error
             log.warning("job %r was not raised above a refusal: %s", tenure.token.job_id, failed)
         self._release_quietly(grant.token if grant else tenure.token)
