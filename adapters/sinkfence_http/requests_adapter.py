@@ -227,8 +227,7 @@ def _capped(timeout: Any, left: float | None) -> Any:
 
 def _unsent(error: Exception) -> bool:
     """Whether not one byte of the request can have left: no connection came about."""
-    cause: Any = error.args[0] if error.args else None
-    reason = getattr(cause, "reason", cause)
+    reason = _reason(error)
     reasons = (reason, getattr(reason, "original_error", None))  # the latter of a proxy that can't be reached
     return isinstance(error, ConnectTimeout) or any(
         isinstance(found, NewConnectionError) for found in reasons
@@ -236,8 +235,13 @@ def _unsent(error: Exception) -> bool:
 
 
 def _unverified(error: Exception) -> bool:
-    cause: Any = error.args[0] if error.args else None
-    reason = getattr(cause, "reason", cause)
+    reason = _reason(error)
     return any(
         isinstance(found, ssl.SSLCertVerificationError) for found in (reason, *getattr(reason, "args", ()))
     )
+
+
+def _reason(error: Exception) -> Any:
+    """Return urllib3's own error behind one of requests, without its account of retries."""
+    cause: Any = error.args[0] if error.args else None
+    return getattr(cause, "reason", cause)
