@@ -8,7 +8,7 @@ from typing import Any
 
 from sinkfence_http import aio, wire
 from sinkfence_http.answers import ACCEPTED, ARMED, Answer
-from sinkfence_http.door import ARM_PATH, PASSAGE, SAFE, Passage, present, turn_away
+from sinkfence_http.door import PASSAGE, Passage, present, turn_away
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -45,7 +45,7 @@ class FencingMiddleware:
             await self._serve(scope, receive, send)
 
     def _passes(self, scope: Scope) -> bool:
-        if scope["type"] == "http" and scope["method"] in SAFE:
+        if scope["type"] == "http" and scope["method"] in wire.SAFE:
             return True
         if self._exempt is not None and self._exempt(scope):
             return True
@@ -63,7 +63,7 @@ class FencingMiddleware:
                 await gate.announce(token)
                 if (
                     scope["method"] == "POST"
-                    and scope["path"].removeprefix(scope.get("root_path", "")) == ARM_PATH
+                    and scope["path"].removeprefix(scope.get("root_path", "")) == wire.ARM_PATH
                 ):
                     return await _answer(send, ARMED)
                 await stack.enter_async_context(gate.enter(token))

@@ -24,13 +24,10 @@ if TYPE_CHECKING:
     from sinkfence_http import aio
     from sinkfence_http.fence import Fence
 
-SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-"""The methods that pass (RFC 9110, section 9.2.1). One that nobody knows is fenced."""
-ARM_PATH: Final = "/.well-known/fencing-arm"
 PASSAGE: Final = "sinkfence.passage"
 """Where a request's passage stands in an ASGI scope or a WSGI environ: no header can get there."""
 
-logger: Final = logging.getLogger("sinkfence.http")
+log: Final = logging.getLogger("sinkfence.http")
 
 
 class Passage:
@@ -63,7 +60,7 @@ class Passage:
             problem = "nothing guarded was committed before the response started"
         else:
             return None
-        logger.error("a fenced request of job %r was answered %d, but %s", self.token.job_id, status, problem)
+        log.error("a fenced request of job %r was answered %d, but %s", self.token.job_id, status, problem)
         return NOT_GUARDED
 
     def refusal(self, error: Exception, *, started: bool) -> Answer | None:
@@ -76,7 +73,7 @@ class Passage:
             return None
         answer = refusal_of(error)
         if answer is not None and started:
-            logger.error("%s came after the response had started: its sender reads a success", answer.slug)
+            log.error("%s came after the response had started: its sender reads a success", answer.slug)
             return None
         return answer
 
@@ -101,7 +98,7 @@ def turn_away(error: Exception) -> Answer:
     """Return the answer to a request that doesn't get in; what is no refusal is logged, and fails closed."""
     answer = None if isinstance(error, OutcomeUnknown) else refusal_of(error)  # the mark rose, or it didn't
     if answer is None:
-        logger.error("the fence can't be asked, and requests are refused", exc_info=error)
+        log.error("the fence can't be asked, and requests are refused", exc_info=error)
         return UNAVAILABLE
     return answer
 

@@ -15,14 +15,13 @@ try:
     from requests.exceptions import ChunkedEncodingError, ConnectTimeout, ContentDecodingError
     from requests.utils import rewind_body
     from urllib3.exceptions import HTTPError, NewConnectionError
-except ImportError as error:
-    raise ImportError("the adapter for requests needs requests: pip install 'sinkfence[requests]'") from error
+except ImportError:
+    raise ImportError("the adapter for requests needs requests: pip install 'sinkfence[requests]'") from None
 
 from sinkfence.errors import LeaseLost, NotEnforced, OutcomeUnknown, StaleToken
 from sinkfence.tokens import Bearer, Token
 from sinkfence_http import wire
 from sinkfence_http.calls import Call
-from sinkfence_http.door import ARM_PATH, SAFE
 
 Sign = Callable[[Token], str]
 Transmit = Callable[..., requests.Response]
@@ -69,7 +68,7 @@ class FencedAdapter(HTTPAdapter):
     ) -> requests.Response:
         """Send one request, as often as it takes (`requests.adapters.BaseAdapter.send`)."""
         settings = {"stream": stream, "verify": verify, "cert": cert, "proxies": proxies}
-        if request.method in SAFE:
+        if request.method in wire.SAFE:
             return self.transmit(request, timeout=timeout, **settings)
         key = request.headers.get(wire.IDEMPOTENCY_KEY)
         if key is not None:
@@ -92,7 +91,7 @@ class HttpSink:
 
     def __init__(self, session: requests.Session, base_url: str, *, sign: Sign | None = None) -> None:
         self._session = session
-        self._url = base_url.rstrip("/") + ARM_PATH
+        self._url = base_url.rstrip("/") + wire.ARM_PATH
         self._sign = sign
 
     def arm(self, bearer: Bearer) -> None:

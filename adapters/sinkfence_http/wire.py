@@ -1,4 +1,4 @@
-"""The headers of a fenced request and its answer, as RFC 9651 structured fields; pure.
+"""What a fenced request and its answer look like: headers, as RFC 9651 structured fields; pure.
 
 The parser takes less than RFC 9651 allows, never more: what it accepts, an RFC 9651 parser reads alike.
 """
@@ -15,6 +15,10 @@ from sinkfence.tokens import Token, parse_generation
 TOKEN: Final = "Fencing-Token"  # noqa: S105  # the name of a header
 STATUS: Final = "Fencing-Status"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+
+ARM_PATH: Final = "/.well-known/fencing-arm"
+SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+"""The methods that pass without a token (RFC 9110, section 9.2.1). One that nobody knows is fenced."""
 
 MAX_HEADER: Final = 2048
 """How long a Fencing-Token value may be, in bytes."""

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from sinkfence_http import wire
 from sinkfence_http.answers import ACCEPTED, ARMED, Answer
-from sinkfence_http.door import ARM_PATH, PASSAGE, SAFE, Passage, present, turn_away
+from sinkfence_http.door import PASSAGE, Passage, present, turn_away
 from sinkfence_http.fence import Fence
 
 Environ = dict[str, Any]
@@ -46,7 +46,7 @@ class FencingMiddleware:
                 value = environ.get(_TOKEN)
                 token = present([] if value is None else [value], self._fence.verifier)
                 gate.announce(token)
-                if environ["REQUEST_METHOD"] == "POST" and environ.get("PATH_INFO") == ARM_PATH:
+                if environ["REQUEST_METHOD"] == "POST" and environ.get("PATH_INFO") == wire.ARM_PATH:
                     return _answer(start_response, ARMED)
                 stack.enter_context(gate.enter(token))
             except Exception as error:  # noqa: BLE001  # whatever it is, the door stays shut
@@ -59,7 +59,7 @@ class FencingMiddleware:
             return response
 
     def _passes(self, environ: Environ) -> bool:
-        if environ["REQUEST_METHOD"] in SAFE or (self._exempt is not None and self._exempt(environ)):
+        if environ["REQUEST_METHOD"] in wire.SAFE or (self._exempt is not None and self._exempt(environ)):
             return True
         outer = environ.get(PASSAGE)
         return isinstance(outer, Passage) and outer.fence is self._fence

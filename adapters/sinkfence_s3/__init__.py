@@ -2,8 +2,8 @@
 
 try:
     import botocore as _botocore
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError("sinkfence_s3 needs boto3: pip install 'sinkfence[s3]'") from missing
+except ModuleNotFoundError:
+    raise ModuleNotFoundError("sinkfence_s3 needs boto3: pip install 'sinkfence[s3]'") from None
 
 from sinkfence_s3.buckets import FencedBucket
 from sinkfence_s3.objects import FencedObject, Reader, Stat, Written

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import random
 import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -94,4 +94,4 @@ def read_back(read: Callable[[], T], key: str, in_doubt: bool) -> T:
 
 def pause(turn: int) -> None:
     """Wait a random time, at most 20 ms in the first turn, doubled each turn up to half a second."""
-    time.sleep(min(0.02 * 2**turn, 0.5) * secrets.randbelow(1000) / 1000)
+    time.sleep(random.uniform(0.0, min(0.02 * 2**turn, 0.5)))  # noqa: S311 - jitter
