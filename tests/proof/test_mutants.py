@@ -44,22 +44,35 @@ def bucket(s3_server):
 
 
 @pytest.fixture
-def play(request, prefix, tmp_path):
+def emptied(request):
+    """Find the database for a scene and empty it."""
+
+    def emptied(scene):
+        module, _, name = scene.partition(".")
+        if module == "s3":
+            return "", None
+        dsn, cluster = request.getfixturevalue("victim" if name == "crash" else "database")
+        with psycopg.connect(dsn) as conn:
+            conn.execute("drop schema if exists sinkfence cascade; drop schema public cascade")
+            conn.execute("create schema public")
+        return dsn, cluster
+
+    return emptied
+
+
+@pytest.fixture
+def play(request, emptied, prefix, tmp_path):
     """Play a scene against real servers, with the library as these edits make it."""
 
     def play(scene, edits=()):
         module, name = scene.split(".")
-        dsn, cluster, clients, bucket = "", None, (), ""
-        if module == "s3":
-            clients, bucket = request.getfixturevalue("bucket")
-        else:
-            dsn, cluster = request.getfixturevalue("victim" if name == "crash" else "database")
-            with psycopg.connect(dsn) as conn:
-                conn.execute("drop schema if exists sinkfence cascade; drop schema public cascade")
-                conn.execute("create schema public")
+        clients, bucket = request.getfixturevalue("bucket") if module == "s3" else ((), "")
+        ground = *emptied(scene), clients, bucket, prefix
         with changed(tmp_path, edits):
-            ground = importlib.import_module("mutants.scenes").Ground(dsn, cluster, clients, bucket, prefix)
-            played = getattr(importlib.import_module(f"mutants.scenes.{module}"), name)(ground)
+            scenes = importlib.import_module("mutants.scenes")
+            played = getattr(importlib.import_module(f"mutants.scenes.{module}"), name)(
+                scenes.Ground(*ground)
+            )
             return played.broken, played.notes
 
     return play
@@ -78,6 +91,18 @@ def test_a_mutant_is_caught_by_name(mutant, play, say):
     broken, notes = play(mutant.scene, mutant.edits)
     say(f"mutant, {mutant}: {' '.join(sorted(broken)) or 'survived'}")
     assert mutant.invariant in broken, notes
+
+
+@pytest.mark.parametrize("mutant", [mutant for mutant in MUTANTS if mutant.promise], ids=str)
+def test_a_mutant_breaks_its_promise(mutant, request, emptied, prefix, tmp_path, monkeypatch):
+    """The contract kit catches it as well, which knows nothing of the destination's inside."""
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "contract"))
+    module = mutant.scene.partition(".")[0]
+    s3 = request.getfixturevalue("s3_server") if module == "s3" else None
+    dsn, _ = emptied(module)
+    with changed(tmp_path, mutant.edits):
+        kit = importlib.import_module("mutants.scenes.kit")
+        assert kit.broken(module, mutant.promise, dsn, s3, prefix) == [mutant.promise]
 
 
 def test_every_invariant_has_a_mutant():
@@ -119,7 +144,9 @@ def table(heading):
 )
 def test_the_page_has_every_mutant(heading, mutants):
     """The page's tables are the mutants that are tried, in order."""
-    assert table(heading) == [[mutant.name, mutant.invariant, mutant.harm] for mutant in mutants]
+    assert table(heading) == [
+        [mutant.name, mutant.invariant, mutant.promise, mutant.harm] for mutant in mutants
+    ]
 
 
 def test_the_page_explains_every_invariant():

@@ -45,6 +45,19 @@ HTTP: tuple[Mutant, ...] = (
         (Edit(DOOR, "if not (self.fence.strict and (200", "if not (False and (200"),),
     ),
     Mutant(
+        "a transaction that is still open not noticed",
+        "http.commits_once_more_after_answering",
+        "D5",
+        "the same where the handler has committed something else before",
+        (
+            Edit(
+                "adapters/sinkfence_postgres/watch.py",
+                "return watch.committed and not any(guard.is_open() for guard in list(watch.guards))",
+                "return watch.committed",
+            ),
+        ),
+    ),
+    Mutant(
         "gate.enter released before the body ends",
         "http.still_answering",
         "D9",
@@ -52,6 +65,19 @@ HTTP: tuple[Mutant, ...] = (
         (
             Edit(WSGI, "with ExitStack() as stack:", "with ExitStack() as stack, ExitStack() as early:"),
             Edit(WSGI, "stack.enter_context(gate.enter(token))", "early.enter_context(gate.enter(token))"),
+        ),
+    ),
+    Mutant(
+        "signature not checked",
+        "http.forged",
+        "D2",
+        "whoever reaches the service can write to every job, and lock its owners out with one number",
+        (
+            Edit(
+                "adapters/sinkfence_http/verifiers.py",
+                "algorithms=[known[0].alg])",
+                'algorithms=[known[0].alg], options={"verify_signature": False})',
+            ),
         ),
     ),
     Mutant(

@@ -15,6 +15,7 @@ LEASES: tuple[Mutant, ...] = (
         "S2",
         "two workers own the job at once, in every busy minute and not only after a pause",
         (Edit(STATEMENTS, " AND j.lease_until <= {d.clock}", ""),),
+        promise="S2 live-lease-kept",
     ),
     Mutant(
         "reuse a generation",
@@ -22,6 +23,7 @@ LEASES: tuple[Mutant, ...] = (
         "S5",
         "no destination can tell the new owner from the old one by number",
         (Edit(STATEMENTS, '_next(d, "j.generation + 1", by_clock)', '_next(d, "j.generation", by_clock)'),),
+        promise="S1 dense-numbers",
     ),
     Mutant(
         "float generation",
@@ -35,6 +37,7 @@ LEASES: tuple[Mutant, ...] = (
                 '_next(d, "CAST(j.generation AS real) + 1", by_clock)',
             ),
         ),
+        promise="S1 raised-above",
     ),
     Mutant(
         "client clock in acquire",
@@ -43,6 +46,11 @@ LEASES: tuple[Mutant, ...] = (
         "a worker whose clock is an hour ahead keeps the job for an hour after it has died",
         (
             Edit(STATEMENTS, "import json\n", "import json\nimport time\n"),
+            Edit(
+                STATEMENTS,
+                "CAST(:owner AS text), {d.until}, 'open'",
+                "CAST(:owner AS text), to_timestamp({time.time()} + CAST(:ttl AS float8)), 'open'",
+            ),
             Edit(
                 STATEMENTS,
                 "owner = excluded.owner, lease_until = {d.until}",
@@ -70,6 +78,7 @@ LEASES: tuple[Mutant, ...] = (
                 'if found and found.state == "open" and found.lease_until:\n            # Sent twice',
             ),
         ),
+        promise="S2 live-lease-kept",
     ),
     Mutant(
         "renew without generation",
@@ -83,6 +92,7 @@ LEASES: tuple[Mutant, ...] = (
                 "UPDATE {TABLE} SET lease_until = {d.until} WHERE job_id = :job_id AND owner = :owner AND",
             ),
         ),
+        promise="S4 renew-by-owner-and-generation",
     ),
     Mutant(
         "renew by job alone",
@@ -96,6 +106,7 @@ LEASES: tuple[Mutant, ...] = (
                 "UPDATE {TABLE} SET lease_until = {d.until} WHERE job_id = :job_id AND",
             ),
         ),
+        promise="S4 renew-by-owner-and-generation",
     ),
     Mutant(
         "complete by anybody",
@@ -109,6 +120,7 @@ LEASES: tuple[Mutant, ...] = (
                 "result = {d.result_in}, lease_until = {d.free}\n         WHERE job_id = :job_id AND",
             ),
         ),
+        promise="S6 complete-by-owner",
     ),
     Mutant(
         "DELETE on complete",
@@ -127,6 +139,7 @@ LEASES: tuple[Mutant, ...] = (
                 "sinkfence_lease_delete BEFORE TRUNCATE",
             ),
         ),
+        promise="S6 completed-stays",
     ),
     Mutant(
         "complete that clears owner",
@@ -140,6 +153,7 @@ LEASES: tuple[Mutant, ...] = (
                 "SET state = 'done', owner = NULL, result = {d.result_in}, ",
             ),
         ),
+        promise="S6 complete-repeatable",
     ),
     Mutant(
         "release that keeps owner",
@@ -153,6 +167,7 @@ LEASES: tuple[Mutant, ...] = (
                 "SET lease_until = {d.free} WHERE {_MINE}",
             ),
         ),
+        promise="S4 released-stays-released",
     ),
     Mutant(
         "clock floor dropped",
@@ -194,6 +209,7 @@ LEASES: tuple[Mutant, ...] = (
                 "WHERE job_id = :job_id AND {d.greatest}(generation, CAST(:n AS bigint)) < {MAX_GENERATION}",
             ),
         ),
+        promise="S7 reacquire-compares",
     ),
     Mutant(
         "StaleToken swallowed by hold()",

@@ -34,6 +34,8 @@ class Mutant:
     harm: str
     """What would happen to a user."""
     edits: tuple[Edit, ...]
+    promise: str = ""
+    """Which promise of the contract kit it breaks, where it can be seen from outside."""
 
     def __str__(self) -> str:
         return self.name
@@ -51,7 +53,7 @@ def changed(folder: Path, edits: tuple[Edit, ...]) -> Generator[None]:
     roots = {tuple(edit.file.split("/")[:2]) for edit in edits}
     for root, package in roots:
         source = ROOT / root / package
-        shutil.copytree(source, folder / root / package, ignore=shutil.ignore_patterns("demo", "testing"))
+        shutil.copytree(source, folder / root / package, ignore=shutil.ignore_patterns("demo"))
     for edit in edits:
         path = folder / edit.file
         text = path.read_text()
@@ -62,7 +64,12 @@ def changed(folder: Path, edits: tuple[Edit, ...]) -> Generator[None]:
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
             compiled.unlink()
     packages = {package for _, package in roots}
-    anew = (*(SHIPPED if "sinkfence" in packages else packages), "mutants.scenes")
+    anew = (
+        *(SHIPPED if "sinkfence" in packages else packages),
+        "mutants.scenes",
+        "real_sinks",
+        "real_stores",
+    )
 
     def loaded() -> list[str]:
         return [name for name in sys.modules if any(f"{name}.".startswith(f"{one}.") for one in anew)]

@@ -23,6 +23,7 @@ POSTGRES: tuple[Mutant, ...] = (
                 "  end $fn$;\n\n  -- The seal:",
             ),
         ),
+        promise="D1 delayed-refused",
     ),
     Mutant(
         "strict >",
@@ -30,6 +31,7 @@ POSTGRES: tuple[Mutant, ...] = (
         "L1",
         "an owner's own writes are refused",
         (Edit(SCHEMA, "elsif mark > generation then", "elsif mark >= generation then"),),
+        promise="D1 equal-accepted",
     ),
     Mutant(
         "the seal's deferred check dropped",
@@ -37,6 +39,7 @@ POSTGRES: tuple[Mutant, ...] = (
         "D9",
         "the check at the start has passed long ago when the paused transaction commits",
         (Edit(SCHEMA, "      insert into sinkfence.sealed values (job_id, generation, owner);\n", ""),),
+        promise="D9 delayed-after-arm",
     ),
     Mutant(
         "the seal fired at once",
@@ -44,6 +47,7 @@ POSTGRES: tuple[Mutant, ...] = (
         "L2",
         "a worker frozen in mid-transaction keeps its successor out for as long as it is frozen",
         (Edit(SCHEMA, "deferrable initially deferred", "deferrable initially immediate"),),
+        promise="L2 arm-not-kept-waiting",
     ),
     Mutant(
         "check in one transaction and effect in the next",
@@ -60,6 +64,7 @@ POSTGRES: tuple[Mutant, ...] = (
                 "            attempt.ours = False\n",
             ),
         ),
+        promise="D9 delayed-after-arm",
     ),
     Mutant(
         "read the mark before the lock in the seal",
@@ -133,6 +138,7 @@ POSTGRES: tuple[Mutant, ...] = (
                 "      on conflict on constraint mark_pkey do nothing;\n      return;\n",
             ),
         ),
+        promise="D9 arm-refuses-older",
     ),
     Mutant(
         "mark lowered by hand",
@@ -172,6 +178,7 @@ POSTGRES: tuple[Mutant, ...] = (
                 "volatile set search_path = pg_catalog, pg_temp as $fn$\n  declare\n    seen integer;",
             ),
         ),
+        promise="D1 large-generations",
     ),
     Mutant(
         "owner not compared",
@@ -179,6 +186,7 @@ POSTGRES: tuple[Mutant, ...] = (
         "D2",
         "after a failover of the store that lost a number two workers write as one",
         (Edit(SCHEMA, "elsif owner <> mark_owner collate", "elsif owner <> owner collate"),),
+        promise="D1 conflict-refused",
     ),
     Mutant(
         "StaleToken swallowed",
@@ -192,6 +200,7 @@ POSTGRES: tuple[Mutant, ...] = (
                 "            attempt.bearers[known.token].lose(known)\n            return\n",
             ),
         ),
+        promise="D1 stale-refused",
     ),
     Mutant(
         "the lease is not told of a refusal",
@@ -199,6 +208,7 @@ POSTGRES: tuple[Mutant, ...] = (
         "L3",
         "the worker goes on to its next destination, which may not have been armed yet",
         (Edit(TRANSACTIONS, "            attempt.bearers[known.token].lose(known)\n", "            pass\n"),),
+        promise="L3 refusal-tells-bearer",
     ),
     Mutant(
         "OutcomeUnknown guessed as success",
@@ -220,5 +230,18 @@ POSTGRES: tuple[Mutant, ...] = (
         "D5",
         'COMMIT answers "ROLLBACK" without an error, and the work is reported as done',
         (Edit(TRANSACTIONS, "            connections.ready(tx_)\n", ""),),
+    ),
+    Mutant(
+        "no check in the asynchronous half",
+        "postgres.asynchronous",
+        "D1",
+        "what holds for every other worker does not hold for those with an event loop",
+        (
+            Edit(
+                "adapters/sinkfence_postgres/aio.py",
+                "            await _run(tx_, statements.guard(attempt.bearers))\n",
+                "",
+            ),
+        ),
     ),
 )

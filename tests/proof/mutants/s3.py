@@ -22,6 +22,7 @@ S3: tuple[Mutant, ...] = (
                 "    return Mark(token.generation, token.owner)",
             ),
         ),
+        promise="D1 stale-refused",
     ),
     Mutant(
         "no condition on the put",
@@ -35,6 +36,7 @@ S3: tuple[Mutant, ...] = (
                 "condition = {}",
             ),
         ),
+        promise="D9 delayed-after-arm",
     ),
     Mutant(
         "strict > in the rule",
@@ -42,6 +44,7 @@ S3: tuple[Mutant, ...] = (
         "L1",
         "an owner's own writes are refused",
         (Edit(MARKS, "token.generation < mark.generation", "token.generation <= mark.generation"),),
+        promise="D1 equal-accepted",
     ),
     Mutant(
         "31-bit generation in the rule",
@@ -55,6 +58,7 @@ S3: tuple[Mutant, ...] = (
                 "token.generation % 2**31 < mark.generation % 2**31:",
             ),
         ),
+        promise="D1 large-generations",
     ),
     Mutant(
         "owner not compared in the rule",
@@ -62,6 +66,7 @@ S3: tuple[Mutant, ...] = (
         "D2",
         "after a failover of the store that lost a number two workers write as one",
         (Edit(MARKS, "and token.owner != mark.owner", "and False"),),
+        promise="D1 conflict-refused",
     ),
     Mutant(
         "mark in the handle's memory",
@@ -75,6 +80,7 @@ S3: tuple[Mutant, ...] = (
                 "        self._kept = writes.look(Exchange(self._store, self._key))\n        return\n",
             ),
         ),
+        promise="D9 arm-refuses-older",
     ),
     Mutant(
         "no arm on an absent key",
@@ -89,6 +95,7 @@ S3: tuple[Mutant, ...] = (
                 "        outcome = self._write(Exchange(self._store, self._key), bearer, plan.arm)\n",
             ),
         ),
+        promise="D9 arm-refuses-older",
     ),
     Mutant(
         "arming that drops the content",
@@ -127,6 +134,7 @@ S3: tuple[Mutant, ...] = (
                 "Fate.APPLIED if entry.tag == send.register.last.tag else",
             ),
         ),
+        promise="D9 delayed-after-arm",
     ),
     Mutant(
         "one's own lost success not recognised",
@@ -147,6 +155,7 @@ S3: tuple[Mutant, ...] = (
         "D4",
         "a new owner repeats what the old one has done",
         (Edit(PLAN, "            if entry.tag != tag:\n", "            if entry.tag != tag or tag:\n"),),
+        promise="D4 duplicate-across-owners",
     ),
     Mutant(
         "mark not raised on a duplicate",
@@ -161,6 +170,7 @@ S3: tuple[Mutant, ...] = (
                 "            return Done(entry)\n",
             ),
         ),
+        promise="D8 duplicate-raises-mark",
     ),
     Mutant(
         "answered from what the handle remembers",

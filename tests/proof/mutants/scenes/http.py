@@ -15,14 +15,15 @@ import psycopg
 import requests
 from proxy import FaultProxy
 
-from mutants.scenes import Effect, Ground, Scene, begun
+from mutants.scenes import BASE, Effect, Ground, Scene, begun
 from mutants.scenes.postgres import Table
 from sinkfence.errors import NotEnforced, OutcomeUnknown
 from sinkfence.marks import MemoryMarks, admit
 from sinkfence.tokens import Token
-from sinkfence_http import Fence, TrustedNetwork, aio, asgi, wire, wsgi
+from sinkfence_http import Fence, SignedTokens, TrustedNetwork, VerificationKey, aio, asgi, wire, wsgi
 from sinkfence_http.calls import Call
 from sinkfence_http.requests_adapter import FencedAdapter, HttpSink
+from sinkfence_http.signer import TokenSigner
 from sinkfence_postgres import PostgresSink, transaction
 from sinkfence_postgres.aio import PostgresSink as AsyncSink
 
@@ -136,28 +137,53 @@ def stopped_in_the_handler(ground: Ground) -> Scene:
     return scene
 
 
-def commits_after_answering(ground: Ground) -> Scene:
+def commits_after_answering(ground: Ground, before: bool = False) -> Scene:
     """A handler's answer starts before its transaction commits; B arms in between: the COMMIT is refused."""
     shop = Shop(ground)
     scene = shop.scene
-    a = scene.issued(1, "A")
+    a, b = scene.issued(1, "A"), scene.issued(2, "B")
 
     def late(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
         token = shop.fence.admit(environ, environ["PATH_INFO"].lstrip("/"))
         attempt = body_of(environ)
-        with psycopg.connect(shop.table.dsn) as conn, transaction(conn, token):
-            shop.table.insert(conn, token, attempt)
-            start_response("200 OK", [("Content-Length", "4")])
-            yield b"done"
-            b = scene.issued(2, "B")
-            with scene.arming(b):
-                shop.table.sink.arm(b)
+        with psycopg.connect(shop.table.dsn) as conn:
+            if before:
+                with transaction(conn, token):
+                    conn.execute("select 'something else'")
+            with transaction(conn, token):
+                shop.table.insert(conn, token, attempt)
+                start_response("200 OK", [("Content-Length", "4")])
+                yield b"done"
+                with scene.arming(b):
+                    shop.table.sink.arm(b)
 
     with shop.open(late) as url:
         with scene.arming(a):
             shop.arm(url, a)
         with scene.late(a, also=(OutcomeUnknown,)) as attempt:
             shop.post(url, a, attempt)
+    return scene
+
+
+def commits_once_more_after_answering(ground: Ground) -> Scene:
+    """The same, after a transaction that was committed."""
+    return commits_after_answering(ground, before=True)
+
+
+def forged(ground: Ground) -> Scene:
+    """Somebody without the key signs a token for itself."""
+    shop = Shop(ground)
+    scene = shop.scene
+    key = VerificationKey(key=b"the workers' key".ljust(32), alg="HS256", issuer="workers")
+    shop.fence = Fence(PostgresSink(shop.table.dsn), SignedTokens({"k1": key}, "shop"))
+    who = {"kid": "k1", "alg": "HS256", "issuer": "workers", "audience": "shop"}
+    forge = TokenSigner(b"a stranger's key".ljust(32), **who)
+    stranger = Token(scene.job, BASE + 9, "C:9")
+    with shop.open() as url, requests.Session() as session:
+        session.trust_env = False
+        session.mount(url, FencedAdapter(stranger, sign=forge))
+        with scene.late(stranger, also=(requests.HTTPError,)) as attempt:
+            session.post(f"{url}/{scene.job}", data=attempt, timeout=30).raise_for_status()
     return scene
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +14,7 @@ from mutants.scenes import Effect, Ground, Scene, begun
 from mutants.scenes.databases import admin, blocked_or_done, killed, one, with_settings
 from sinkfence.errors import OutcomeUnknown, StaleToken
 from sinkfence.tokens import Token
-from sinkfence_postgres import PostgresSink, guard, transaction, translated
+from sinkfence_postgres import PostgresSink, aio, guard, transaction, translated
 
 TABLE = "create table effect (seq bigserial, job text, generation bigint, owner text, id text)"
 TRUTH = "select generation, owner, id, seq from effect where job = %s order by seq"
@@ -77,6 +78,25 @@ def takeover(ground: Ground) -> Scene:
         table.write(a, attempt)
     with scene.rightful(b) as other:
         table.write(b, other)
+    return scene
+
+
+def asynchronous(ground: Ground) -> Scene:
+    """The same with an event loop's connection."""
+    table = Table(ground)
+    scene, a = table.scene, table.first_tenure()
+    b = scene.issued(2, "B")
+
+    async def late(attempt: str) -> None:
+        async with await psycopg.AsyncConnection.connect(table.dsn) as conn, aio.transaction(conn, a):
+            await conn.execute(INSERT, (a.job_id, a.generation, a.owner, attempt))
+            with scene.arming(b):
+                await aio.PostgresSink(table.dsn).arm(b)
+            with scene.rightful(b) as other:
+                table.write(b, other)
+
+    with scene.late(a) as attempt:
+        asyncio.run(late(attempt))
     return scene
 
 
