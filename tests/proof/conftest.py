@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -17,6 +21,29 @@ SAID = pytest.StashKey[list[str]]()
 def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
     """Add a line to the summary: bounds and numbers, without which a verdict means little."""
     return pytestconfig.stash.setdefault(SAID, []).append
+
+
+@pytest.fixture(scope="module")
+def database(postgres_server: Any) -> Iterator[tuple[str, psycopg.Connection[Any]]]:
+    """A database with marks, leases and a table of effects, and a connection that reads the truth."""
+    import places
+
+    dsn = postgres_server.create_database()
+    role, password = f"sweep_{secrets.token_hex(6)}", secrets.token_hex(16)
+    with psycopg.connect(dsn, autocommit=True) as observer:
+        # Most of a login's time goes into the 4,096 rounds that a password is hashed for, and there are a
+        # thousand logins.
+        if observer.info.server_version >= 160000:
+            observer.execute("set scram_iterations = 1")
+        observer.execute(f"create role {role} superuser login password '{password}'")
+        parts = urlsplit(dsn)
+        dsn = parts._replace(netloc=f"{role}:{password}@{parts.netloc.rpartition('@')[2]}").geturl()
+        places.Postgres(dsn, observer).install()
+        places.Store(dsn, observer).install()
+        yield dsn, observer
+    postgres_server.drop_database(dsn)
+    with psycopg.connect(postgres_server.dsn, autocommit=True) as conn:
+        conn.execute(f"drop role {role}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

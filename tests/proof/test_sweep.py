@@ -1,140 +1,142 @@
-"""An owner frozen at any of its messages changes nothing any more once its successor has worked."""
+"""An owner that is frozen or cut off at any of its messages changes nothing once it has a successor."""
 
 from __future__ import annotations
 
-import threading
-from socketserver import ThreadingMixIn
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
-
-import psycopg
+import places
 import pytest
-from places import TABLE, Bucket, HeadThenPut, Postgres, SelectCompareWrite, Service, Store, application
-from sweep import sweep
-
-import sinkfence_postgres
-from sinkfence.errors import LeaseHeld, LeaseLost, StaleToken
-from sinkfence.stores.sql import SqlStore
-from sinkfence_http import Fence, TrustedNetwork, wsgi
-
-
-def run(place):
-    """All cases of a place."""
-    return list(sweep(place))
-
-
-def faults(cases):
-    """What the checker found, by name."""
-    return {violation.invariant for case in cases for violation in case.violations}
-
-
-def refusals(cases, *kinds):
-    """How many old owners were refused by a typed error."""
-    return sum(any(isinstance(error, kinds) for error in case.errors) for case in cases)
-
-
-def assert_fenced(name, cases, say):
-    """Nothing was broken, and the successor's effect is the last one, whatever the old owner was told."""
-    for case in cases:
-        assert not case.violations, f"{case.title}: {case.violations}"
-        assert case.winner == "B:2", case.title
-    refused = refusals(cases, StaleToken)
-    say(f"sweep, {name}: {len(cases)} cases, in {refused} the old owner was refused")
-    assert refused, "no old owner was refused: the sweep has tried nothing"
+from sweep.verdicts import (
+    assert_pairs,
+    assert_repetitions,
+    assert_takeovers,
+    broken,
+    late_pairs,
+    late_repetitions,
+    late_takeovers,
+)
 
 
 @pytest.fixture
-def observer(dsn):
-    """A connection that reads the truth."""
-    with psycopg.connect(dsn, autocommit=True) as conn:
-        yield conn
-
-
-@pytest.fixture
-def table(dsn, observer):
-    """A database with marks and a table of effects."""
-    with psycopg.connect(dsn) as conn:
-        sinkfence_postgres.install(conn)
-        conn.execute(TABLE)
-    return Postgres(dsn, observer)
-
-
-@pytest.fixture
-def bucket(s3_server, bucket_name, prefix):
+def bucket(s3_server, s3_client, bucket_name, prefix):
     """What a client of the bucket needs."""
     keys = {
         "aws_access_key_id": s3_server.access_key,
         "aws_secret_access_key": s3_server.secret_key,
         "region_name": s3_server.region,
     }
-    return s3_server.endpoint, keys, bucket_name, prefix
+    return s3_server.endpoint, keys, bucket_name, prefix, s3_client
 
 
-class Quiet(WSGIRequestHandler):
-    """Says nothing of requests and of clients that have gone."""
-
-    def log_message(self, *_):
-        pass
-
-
-class Threads(ThreadingMixIn, WSGIServer):
-    """A thread per connection: one that is frozen keeps nobody else waiting."""
-
-    daemon_threads = True
-
-    def handle_error(self, request, client_address):
-        pass
+@pytest.fixture(params=["WSGI", "ASGI"])
+def service(request, database):
+    """The service behind each kind of door, with PostgreSQL as its gate."""
+    run = {"WSGI": places.wsgi_service, "ASGI": places.asgi_service}[request.param]
+    with run(database[0]) as url:
+        yield f"HTTP, {request.param}", places.Service(url, places.Alchemy(*database))
 
 
-@pytest.fixture
-def service(table):
-    """The service behind the WSGI door, with PostgreSQL as its gate."""
-    fence = Fence(sinkfence_postgres.PostgresSink(table.dsn), TrustedNetwork())
-    app = wsgi.FencingMiddleware(application(table.dsn, fence), fence)
-    with make_server("127.0.0.1", 0, app, server_class=Threads, handler_class=Quiet) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield Service(f"http://127.0.0.1:{server.server_port}", table)
-        server.shutdown()
-        thread.join()
+CLIENTS = {"psycopg": places.Postgres, "SQLAlchemy": places.Alchemy, "asyncio": places.Asynchronous}
 
 
-def test_postgres(table, say):
-    """Arming and guarded transactions: the table is the successor's."""
-    assert_fenced("PostgreSQL", run(table), say)
+class TestPostgres:
+    """Arming and guarded transactions."""
+
+    @pytest.mark.parametrize("client", CLIENTS)
+    def test_takeovers(self, client, database, say):
+        """The table is the successor's, wherever the old owner was frozen."""
+        then = ("release", "cut") if client == "psycopg" else ("release",)
+        assert_takeovers(f"PostgreSQL by {client}", CLIENTS[client](*database), say, then)
+
+    @pytest.mark.parametrize("client", ["psycopg", "SQLAlchemy"])
+    def test_pairs(self, client, database, say):
+        """The table is the successor's, though it was frozen as well."""
+        assert_pairs(f"PostgreSQL by {client}", CLIENTS[client](*database), say)
+
+    @pytest.mark.parametrize("client", CLIENTS)
+    def test_repetitions(self, client, database, say):
+        """What was cut off before COMMIT is the driver's error, and from there on an unknown outcome."""
+
+        def told(end):
+            return "OutcomeUnknown" if end < 2 else "OperationalError"
+
+        assert_repetitions(f"PostgreSQL by {client}", CLIENTS[client](*database), say, told)
+
+    def test_a_select_before_the_write_is_caught(self, database):
+        """The sweeps find the window between reading the mark and writing."""
+        place = places.SelectCompareWrite(*database)
+        assert broken(late_takeovers(place)) == {"D1", "D9"}
+        assert broken(late_pairs(place)) == {"D9"}
+
+    @pytest.mark.parametrize(
+        ("place", "invariant"),
+        [(places.WithoutKey, "D4"), (places.TakenForFailure, "D6"), (places.TakenForSuccess, "D5")],
+    )
+    def test_a_bad_repetition_is_caught(self, place, invariant, database):
+        """A second effect, and either guess about an unknown outcome, have names."""
+        assert broken(late_repetitions(place(*database))) == {invariant}
 
 
-def test_a_select_before_the_write_is_caught(table):
-    """The sweep finds the window between reading the mark and writing, by the invariants named for it."""
-    cases = run(SelectCompareWrite(table.dsn, table.observer))
-    assert faults(cases) == {"D1", "D9"}
+class TestS3:
+    """Arming and fenced puts."""
+
+    def test_takeovers(self, bucket, say):
+        """The object is the successor's, wherever the old owner was frozen."""
+        assert_takeovers("S3", places.Bucket(*bucket), say)
+
+    def test_pairs(self, bucket, say):
+        """The object is the successor's, though it was frozen as well."""
+        assert_pairs("S3", places.Bucket(*bucket), say, before_armed=2)
+
+    def test_repetitions(self, bucket, say):
+        """The adapter finds out by itself what became of each request it has sent; the step is put once."""
+
+        def told(end):
+            return "" if end < 4 else "ConnectionClosedError"  # of the first reading
+
+        assert_repetitions("S3", places.Bucket(*bucket), say, told, late="")
+
+    def test_a_look_before_the_put_is_caught(self, bucket):
+        """The sweeps find the window between looking at a mark and an unconditional put."""
+        place = places.LookThenPut(*bucket)
+        assert broken(late_takeovers(place)) == {"D1", "D9"}
+        assert broken(late_pairs(place)) == {"D9"}
+
+    def test_a_put_without_a_step_is_caught(self, bucket):
+        """The sweep finds the second put of what is one step."""
+        assert broken(late_repetitions(places.WithoutStep(*bucket))) == {"D4"}
 
 
-def test_s3(bucket, say):
-    """Arming and fenced puts: the object is the successor's."""
-    assert_fenced("S3", run(Bucket(*bucket)), say)
+class TestHttp:
+    """Arming and posts, between a client and a service, and between that and its database."""
 
+    def test_takeovers(self, service, say):
+        """The service's table is the successor's, wherever the old owner was frozen."""
+        assert_takeovers(*service, say)
 
-def test_a_look_before_the_put_is_caught(bucket):
-    """The sweep finds the window between looking and an unconditional put."""
-    cases = run(HeadThenPut(*bucket))
-    assert faults(cases) == {"D1"}
+    def test_pairs(self, service, say):
+        """The service's table is the successor's, though it was frozen as well."""
+        assert_pairs(*service, say)
 
+    def test_repetitions(self, service, say):
+        """With an idempotency key the adapter repeats by itself, and the service does it once."""
+        assert_repetitions(*service, say)
 
-def test_http(service, say):
-    """Arming and posts through the door: the service's table is the successor's."""
-    assert_fenced("HTTP", run(service), say)
+    def test_takeovers_behind_the_door(self, database, say):
+        """A request of the old owner that has come through the door is refused at the database."""
+        assert_takeovers("HTTP, behind the door", places.Behind(*database), say, ("release",))
 
+    def test_a_service_without_a_check_is_caught(self, database):
+        """The sweeps find it by the first request that comes late."""
+        with places.wsgi_service(database[0], gate=places.Open(), write=places.unguarded) as url:
+            place = places.Service(url, places.Alchemy(*database))
+            assert broken(late_takeovers(place)) == {"D1", "D9"}
+            assert broken(late_pairs(place)) == {"D1", "D9"}
 
-def test_lease_store(dsn, observer, say):
-    """Acquire, renew and complete: one owner at a time, and the job is completed once."""
-    store = SqlStore(dsn.replace("postgresql:", "postgresql+psycopg:", 1))
-    store.create_schema()
-    store.close()
-    cases = run(Store(dsn, observer))
-    for case in cases:
-        assert not case.violations, f"{case.title}: {case.violations}"
-    refused = refusals(cases, LeaseLost, LeaseHeld)
-    say(f"sweep, lease store: {len(cases)} cases, in {refused} the old owner was refused")
-    assert refused
-    # Frozen before its completion the old owner has lost the job; frozen after it, the job was done.
-    assert {case.winner for case in cases} == {"A:1", "B:2"}
+    def test_a_door_alone_is_caught(self, database):
+        """The sweep finds the window between the door and COMMIT."""
+        assert broken(late_takeovers(places.DoorAlone(*database))) == {"D1", "D9"}
+
+    def test_a_service_that_ignores_the_key_is_caught(self, database):
+        """The sweep finds the second effect of a repeated request."""
+        with places.wsgi_service(database[0], write=places.without_key) as url:
+            place = places.Service(url, places.Alchemy(*database))
+            assert broken(late_repetitions(place)) == {"D4"}

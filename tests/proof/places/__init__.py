@@ -1,0 +1,39 @@
+"""Where the sweep takes owners: each real destination through its real client, and each without its check."""
+
+from places.http import Behind, DoorAlone, Service
+from places.postgres import (
+    Alchemy,
+    Asynchronous,
+    Postgres,
+    SelectCompareWrite,
+    TakenForFailure,
+    TakenForSuccess,
+    WithoutKey,
+)
+from places.s3 import Bucket, LookThenPut, WithoutStep
+from places.services import Open, asgi_service, unguarded, without_key, wsgi_service
+from places.store import CompletedByAnybody, NotDoneTwice, Store
+
+__all__ = [
+    "Alchemy",
+    "Asynchronous",
+    "Behind",
+    "Bucket",
+    "CompletedByAnybody",
+    "DoorAlone",
+    "LookThenPut",
+    "NotDoneTwice",
+    "Open",
+    "Postgres",
+    "SelectCompareWrite",
+    "Service",
+    "Store",
+    "TakenForFailure",
+    "TakenForSuccess",
+    "WithoutKey",
+    "WithoutStep",
+    "asgi_service",
+    "unguarded",
+    "without_key",
+    "wsgi_service",
+]

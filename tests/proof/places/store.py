@@ -1,0 +1,117 @@
+"""The lease store itself, where completing the job is the effect; and the same with completions by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import sqlalchemy as sa
+from sweep import Diary, Effect
+
+from places.addresses import alchemy, by_way_of, upstream_of
+from sinkfence.errors import JobCompleted, LeaseLost
+from sinkfence.stores.sql import SqlStore
+from sinkfence.tokens import Token
+
+MINUTE = 60.0
+
+
+def engine_for(dsn: str) -> sa.Engine:
+    """An engine whose connections begin with the same messages as those of a store."""
+    return sa.create_engine(alchemy(dsn), isolation_level="AUTOCOMMIT")
+
+
+@dataclass
+class Store:
+    """Acquire, renew, complete. What gets no answer is sent again by the store itself."""
+
+    dsn: str
+    observer: psycopg.Connection[Any]
+
+    @property
+    def upstream(self) -> tuple[str, int]:
+        return upstream_of(self.dsn)
+
+    def install(self) -> None:
+        """Make the table."""
+        with closing(SqlStore(alchemy(self.dsn))) as store:
+            store.create_schema()
+
+    def greet(self, address: tuple[str, int]) -> None:
+        engine = engine_for(by_way_of(self.dsn, address))
+        with engine.connect():
+            pass
+        engine.dispose()
+
+    def before(self, token: Token, diary: Diary) -> None:
+        """Return when the first owner's lease has run out by the store's clock, if there is one."""
+        query = (
+            "select pg_sleep_until(lease_until) from sinkfence_lease where job_id = %s and owner is not null"
+        )
+        self.observer.execute(query, (token.job_id,))
+
+    def tenure(self, address: tuple[str, int], token: Token, diary: Diary) -> None:
+        dsn = by_way_of(self.dsn, address)
+        ttl = diary.ttl if token.generation == 1 else MINUTE
+        with closing(SqlStore(alchemy(dsn))) as store:
+            try:
+                grant = store.acquire(token.job_id, token.owner, ttl)
+            except JobCompleted:
+                if token.generation == 1:
+                    diary.told.append("JobCompleted")
+                return  # the other one has done it
+            mine, end = grant.token, grant.lease_until.timestamp()
+            diary.add("acquire", "ok", mine, now=end - ttl, until=end, ttl=ttl)
+            end = store.renew(mine, ttl).timestamp()
+            diary.add("renew", "ok", mine, now=end - ttl, until=end, ttl=ttl)
+            with diary.writing(mine) as attempt:
+                self.complete(dsn, store, mine, json.dumps({"id": attempt}))
+            diary.add("complete", "ok", mine, now=self.now())
+
+    def complete(self, dsn: str, store: SqlStore, token: Token, result: str) -> None:
+        store.complete(token, result)
+
+    def now(self) -> float:
+        """The store's clock."""
+        found = self.observer.execute("select extract(epoch from clock_timestamp())::float8").fetchone()
+        assert found is not None
+        return float(found[0])
+
+    def truth(self, job: str) -> list[Effect]:
+        query = "select generation, owner, result from sinkfence_lease where job_id = %s and state = 'done'"
+        rows = self.observer.execute(query, (job,))
+        return [Effect(generation, owner, _id(result)) for generation, owner, result in rows]
+
+
+def _id(result: Any) -> str:
+    found: str = (json.loads(result) if isinstance(result, str) else result)["id"]
+    return found
+
+
+class CompletedByAnybody(Store):
+    """Completion does not ask who holds the job."""
+
+    mine = "job_id = :job_id"
+
+    def complete(self, dsn: str, store: SqlStore, token: Token, result: str) -> None:
+        statement = f"update sinkfence_lease set state = 'done', result = :result where {self.mine}"
+        params = {**dataclasses.asdict(token), "result": result}
+        engine = engine_for(dsn)
+        try:
+            for _ in range(2):  # once more, where the connection was lost
+                with suppress(sa.exc.OperationalError), engine.connect() as conn:
+                    if conn.execute(sa.text(statement), params).rowcount:
+                        return
+            raise LeaseLost(token, "the record says that it is not open")
+        finally:
+            engine.dispose()
+
+
+class NotDoneTwice(CompletedByAnybody):
+    """Only its owner completes an open job, but does not know its own completion when it comes again."""
+
+    mine = "job_id = :job_id and generation = :generation and owner = :owner and state = 'open'"
