@@ -78,14 +78,14 @@ def test_memory():
 
 def test_postgres(table):
     """PostgresSink: armed, written to in guarded transactions."""
-    report = exercise_sink(table, examples=15)
+    report = exercise_sink(table, examples=10)
     report.check()
     assert not_run(report) == KEYS
 
 
 def test_s3(s3_server, prefix):
     """FencedObject: armed, put to, with steps."""
-    report = exercise_sink(S3(s3_server, prefix), examples=8)
+    report = exercise_sink(S3(s3_server, prefix), examples=5)
     report.check()
     assert not_run(report) == set()
 

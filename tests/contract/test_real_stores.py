@@ -29,6 +29,6 @@ def test_sqlite(tmp_path):
 
 def test_postgresql(dsn):
     """SqlStore on a server, and over a wire that loses answers."""
-    report = exercise_store(Postgres(dsn), examples=10)
+    report = exercise_store(Postgres(dsn), examples=6)
     report.check()
     assert not_run(report) == set()

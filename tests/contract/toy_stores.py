@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -61,6 +62,10 @@ class There:
     def __init__(self):
         self.clock, self.rows, self.lock = HandClock(), {}, threading.Lock()
         self.epoch = datetime(2026, 5, 1, tzinfo=UTC)
+        self.windows = {}
+
+    def window(self, workers):
+        return self.windows.setdefault(workers, threading.Barrier(workers))
 
 
 class Harness:
@@ -155,13 +160,17 @@ class RenewsNothing(Store):
 class LooksThenTakes(Store):
     """Reads the row, and takes the job in a step of its own."""
 
+    workers = 8
+
     def acquire(self, job_id, owner, ttl):
         record = self.get(job_id)
         if record and record.state == "done":
             raise JobCompleted(job_id, record.result)
         if record and record.remaining:
             raise LeaseHeld(job_id, record.owner, record.remaining)
-        time.sleep(0.01)  # the window that a round trip is
+        with suppress(threading.BrokenBarrierError):  # as it is once all have stood in the window
+            self.there.window(self.workers).wait(10)
+            self.there.window(self.workers).abort()
         with self._locked():
             row = self._rows.setdefault(job_id, type(self._new())())
             return self._grant(job_id, row, row.generation + 1, owner, ttl)
@@ -174,6 +183,8 @@ class LooksThenTakes(Store):
 
 class CountsOutsideTheLock(LooksThenTakes):
     """Two that look at once are issued one number."""
+
+    workers = 4
 
     def acquire(self, job_id, owner, ttl):
         record = self.get(job_id)

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
 
 from sinkfence.errors import GenerationExhausted, JobCompleted, LeaseHeld, NotEnforced
 from sinkfence.grants import Grant, Record, Renewals, State, is_settled, lease_lost
@@ -41,8 +40,8 @@ class MemoryStore:
         NotEnforced: any call in a forked child. Two copies would issue the same numbers.
     """
 
-    durable: Final = False
-    jumps: Final = False
+    durable: bool = False
+    jumps: bool = False
 
     def __init__(self, *, clock: Clock = boot_time) -> None:
         self._clock = clock

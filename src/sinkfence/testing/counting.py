@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from sinkfence.errors import GenerationExhausted, LeaseHeld
-from sinkfence.testing.promises import Promise, must, promise, race, refused
+from sinkfence.testing.promises import Promise, must, promise, promises_in, race, refused
 from sinkfence.testing.store_harness import HOUR, MOMENT, StoreBench
 from sinkfence.tokens import MAX_GENERATION, Token
 
@@ -159,15 +159,4 @@ def reacquire_compares(bench: StoreBench) -> None:
         token = grant.token
 
 
-counting: Final[tuple[Promise[StoreBench], ...]] = (
-    dense_numbers,
-    raised_above,
-    exhausted,
-    survives_new_handle,
-    malformed_refused,
-    live_lease_kept,
-    one_winner,
-    one_acquirer,
-    lost_answer_found,
-    reacquire_compares,
-)
+counting: Final[tuple[Promise[StoreBench], ...]] = promises_in(globals())

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from sinkfence.errors import GenerationConflict, IdempotencyMismatch, NotArmed, StaleToken
-from sinkfence.testing.promises import NotRun, Promise, must, promise, race, refused
+from sinkfence.testing.promises import NotRun, Promise, must, promise, promises_in, race, refused
 from sinkfence.testing.sink_harness import SinkBench
 
 LONG: Final = "\U0001f512" * 43
@@ -144,15 +144,4 @@ def odd_job_ids(bench: SinkBench) -> None:
             job.truth_is(job_id, "again")
 
 
-effects: Final[tuple[Promise[SinkBench], ...]] = (
-    duplicate_once,
-    duplicate_across_owners,
-    other_content_refused,
-    fence_before_key,
-    refused_leaves_no_key,
-    duplicate_raises_mark,
-    acknowledged_applied,
-    refused_leaves_nothing,
-    jobs_apart,
-    odd_job_ids,
-)
+effects: Final[tuple[Promise[SinkBench], ...]] = promises_in(globals())

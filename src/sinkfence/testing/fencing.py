@@ -8,7 +8,7 @@ from typing import Final
 from sinkfence.errors import GenerationConflict, LeaseLost, NotArmed, StaleToken
 from sinkfence.testing.bearers import fake_lease
 from sinkfence.testing.clock import HandClock
-from sinkfence.testing.promises import Promise, must, promise, race, refused
+from sinkfence.testing.promises import Promise, must, promise, promises_in, race, refused
 from sinkfence.testing.sink_harness import SinkBench
 from sinkfence.tokens import MAX_GENERATION, Token
 
@@ -221,20 +221,4 @@ def settle(bench: SinkBench, refused: bool, after: list[str]) -> None:
     bench.truth_is(*([] if refused else ["old"]), *after)
 
 
-fencing: Final[tuple[Promise[SinkBench], ...]] = (
-    stale_refused,
-    equal_accepted,
-    conflict_refused,
-    large_generations,
-    delayed_refused,
-    takeovers_race,
-    unarmed_as_declared,
-    mark_survives,
-    arm_refuses_older,
-    arm_repeatable,
-    arms_race,
-    delayed_after_arm,
-    arm_not_kept_waiting,
-    refusal_tells_bearer,
-    lapsed_not_sent,
-)
+fencing: Final[tuple[Promise[SinkBench], ...]] = promises_in(globals())

@@ -10,7 +10,7 @@ from typing import Final
 from unittest import mock
 
 from sinkfence.errors import JobCompleted, LeaseHeld, LeaseLost
-from sinkfence.testing.promises import Promise, must, promise, refused
+from sinkfence.testing.promises import Promise, must, promise, promises_in, refused
 from sinkfence.testing.store_harness import HOUR, MOMENT, StoreBench
 from sinkfence.tokens import Token
 
@@ -143,15 +143,4 @@ def _wrong(clock: Callable[[], float], error: float) -> float:
     return clock() + error
 
 
-holding: Final[tuple[Promise[StoreBench], ...]] = (
-    ttl_as_asked,
-    client_clock_ignored,
-    renew_by_both,
-    renew_keeps_number,
-    released_stays,
-    batch_tells_apart,
-    complete_by_owner,
-    release_by_owner,
-    complete_repeatable,
-    completed_stays,
-)
+holding: Final[tuple[Promise[StoreBench], ...]] = promises_in(globals())

@@ -17,9 +17,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from sinkfence.errors import GenerationConflict, JobCompleted, LeaseHeld, LeaseLost, NotArmed, StaleToken
+from sinkfence.testing.models import SinkModel, StoreModel
 from sinkfence.testing.promises import must
-from sinkfence.testing.sink_harness import SinkBench, SinkCapabilities, sink_bench
+from sinkfence.testing.sink_harness import SinkBench, sink_bench
 from sinkfence.testing.store_harness import HOUR, StoreBench, store_bench
 from sinkfence.tokens import Token
 
@@ -42,60 +42,6 @@ def outcome(call: Callable[..., Any], *args: Any) -> tuple[type[Exception] | Non
         return None, call(*args)
     except Exception as error:  # noqa: BLE001 - compared with the model's
         return type(error), None
-
-
-class SinkModel:
-    """What a sink must do, with one job."""
-
-    def __init__(self, can: SinkCapabilities) -> None:
-        self.can = can
-        self.generation, self.owner = 0, ""
-        self.effects: list[str] = []
-        self.steps: set[str] = set()
-
-    def arm(self, token: Token) -> None:
-        """Raise the mark."""
-        if token.generation < self.generation:
-            raise StaleToken(token)
-        if token.generation == self.generation and token.owner != self.owner:
-            raise GenerationConflict(token)
-        self.generation, self.owner = token.generation, token.owner
-
-    def write(self, token: Token, value: str, step: str | None) -> None:
-        """Fence first, then the key."""
-        if self.can.needs_arm and token.generation > self.generation:
-            raise NotArmed(token)
-        self.arm(token)
-        if step is None or step not in self.steps:
-            self.effects.append(value)
-        self.steps |= {step} if step else set()
-
-
-class StoreModel:
-    """What a store must do, with one job; its clock is a flag: whether the lease runs."""
-
-    def __init__(self) -> None:
-        self.generation, self.owner, self.runs, self.done = 0, "", False, False
-
-    def acquire(self, owner: str) -> int:
-        """Count."""
-        if self.done:
-            raise JobCompleted("")
-        if self.runs:
-            raise LeaseHeld("", self.owner, 0.0)
-        self.generation, self.owner, self.runs = self.generation + 1, owner, True
-        return self.generation
-
-    def change(self, call: str, token: Token) -> None:
-        """Renew, release or complete, if it is the token's."""
-        mine = (token.generation, token.owner) == (self.generation, self.owner)
-        freed = self.owner == "" and token.generation == self.generation
-        if call == "release" and ((mine and self.done) or freed):
-            return
-        if not mine or (self.done and call == "renew"):
-            raise LeaseLost(token, "")
-        self.done, self.runs = call == "complete", call == "renew"
-        self.owner = "" if call == "release" else self.owner
 
 
 def try_sink(bench: SinkBench) -> None:

@@ -70,6 +70,12 @@ def promise(id: str, *needs: str) -> Callable[[Callable[[Bench], None]], Promise
     return make
 
 
+def promises_in(module: dict[str, Any]) -> tuple[Promise[Any], ...]:
+    """Return the promises that are made in a module, in their order there."""
+    made: list[Any] = [each for each in module.values() if isinstance(each, Promise)]
+    return tuple(made)
+
+
 def report(
     subject: str,
     capabilities: Any,

@@ -16,8 +16,8 @@ from sinkfence.tokens import Bearer, Token
 S = TypeVar("S")
 
 GRACE = 1.0
-"""Seconds for which a write stands still where it is said to keep the newer owner waiting. Whether the newer one
-is done by then or not, one order of effects is right."""
+"""Seconds for which a write stands still where it is said to keep the newer owner waiting. What order of
+effects is right then is judged by whether it did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,7 @@ class StoreBench:
     def lapsed(self, owner: str = "a") -> Token:
         """Acquire the job, and let the lease run out."""
         token = self.acquire(owner, MOMENT)
-        self.harness.let_pass(2 * MOMENT)
+        self.harness.let_pass(1.2 * MOMENT)
         return token
 
     def record(self) -> Record:
