@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+import signal
 import sys
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
 
 MISSING: Final = 3
 """Exit code where something has to be installed first (2 is a wrong usage)."""
+TERMINATED: Final = 143
+"""Exit code after SIGTERM, as a shell has it."""
 
 DEMO_NEEDS: Final = (
     "psycopg",
@@ -85,6 +88,8 @@ def make_app() -> "typer.Typer":
                 missing(name, "demo")
         from sinkfence.demo.show import show
 
+        # As Ctrl-C does: with the demo's processes and folders cleared away first.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
         raise typer.Exit(show(rich.console.Console(highlight=False), fenced=not unfenced))
 
     return app

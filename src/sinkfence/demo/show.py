@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Final
 
 import psycopg
@@ -21,7 +18,6 @@ AS_EXPECTED: Final = 0
 NOT_AS_EXPECTED: Final = 1
 NO_STAGE: Final = 3
 INTERRUPTED: Final = 130
-TERMINATED: Final = 143
 
 TITLE: Final = (
     "A worker is stopped with its effects under way, loses its lease to another one, and goes on{how}:"
@@ -40,13 +36,10 @@ def show(console: Console, *, fenced: bool = True) -> int:
         0 if all was as it has to be: with the checks, the stale effects refused and nothing else; without
         them, the damage done. 1 if not: the failed checks are listed. 3 if a server could not be had, or
         was lost. 130 after Ctrl-C.
-
-    Raises:
-        SystemExit: 143, after SIGTERM.
     """
     timeline = Timeline(console)
     try:
-        with ended_by_sigterm(), stage(timeline, fenced=fenced) as built:
+        with stage(timeline, fenced=fenced) as built:
             timeline.title(TITLE.format(how="" if fenced else ", and no destination checks"))
             verdict = Story(built, timeline).play()
         timeline.judge(verdict, *((SAFE, "bold green") if fenced else (DAMAGE, "bold red")))
@@ -63,17 +56,3 @@ def complain(what: str, code: int) -> int:
     """Say on standard error why there is no verdict, and return the exit code."""
     print(f"sinkfence demo: {what}", file=sys.stderr)
     return code
-
-
-@contextmanager
-def ended_by_sigterm() -> Generator[None]:
-    """Let SIGTERM end this process as Ctrl-C does: with its processes and folders cleared away first."""
-
-    def end(_number: int, _frame: object) -> None:
-        sys.exit(TERMINATED)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
