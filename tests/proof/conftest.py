@@ -24,23 +24,24 @@ def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
 
 
 @pytest.fixture(scope="module")
-def database(postgres_server: Any) -> Iterator[tuple[str, psycopg.Connection[Any]]]:
-    """A database with marks, leases and a table of effects, and a connection that reads the truth."""
+def database(postgres_server: Any) -> Iterator[Any]:
+    """Ways to a database with marks, leases and a table of effects."""
     import places
 
     dsn = postgres_server.create_database()
     role, password = f"sweep_{secrets.token_hex(6)}", secrets.token_hex(16)
-    with psycopg.connect(dsn, autocommit=True) as observer:
-        # Most of a login's time goes into the 4,096 rounds that a password is hashed for, and there are a
-        # thousand logins.
-        if observer.info.server_version >= 160000:
-            observer.execute("set scram_iterations = 1")
-        observer.execute(f"create role {role} superuser login password '{password}'")
-        parts = urlsplit(dsn)
-        dsn = parts._replace(netloc=f"{role}:{password}@{parts.netloc.rpartition('@')[2]}").geturl()
-        places.Postgres(dsn, observer).install()
-        places.Store(dsn, observer).install()
-        yield dsn, observer
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        # Most of a login's time goes into the 4,096 rounds that a password is hashed for, and there are some
+        # hundred logins.
+        if conn.info.server_version >= 160000:
+            conn.execute("set scram_iterations = 1")
+        conn.execute(f"create role {role} superuser login password '{password}'")
+    parts = urlsplit(dsn)
+    dsn = parts._replace(netloc=f"{role}:{password}@{parts.netloc.rpartition('@')[2]}").geturl()
+    with places.direct(dsn) as direct:
+        places.Postgres(direct).install()
+        places.Store(direct).install()
+        yield direct
     postgres_server.drop_database(dsn)
     with psycopg.connect(postgres_server.dsn, autocommit=True) as conn:
         conn.execute(f"drop role {role}")

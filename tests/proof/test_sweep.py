@@ -30,8 +30,8 @@ def bucket(s3_server, s3_client, bucket_name, prefix):
 def service(request, database):
     """The service behind each kind of door, with PostgreSQL as its gate."""
     run = {"WSGI": places.wsgi_service, "ASGI": places.asgi_service}[request.param]
-    with run(database[0]) as url:
-        yield f"HTTP, {request.param}", places.Service(url, places.Alchemy(*database))
+    with run(database.dsn) as url:
+        yield f"HTTP, {request.param}", places.Service(url, places.Alchemy(database))
 
 
 CLIENTS = {"psycopg": places.Postgres, "SQLAlchemy": places.Alchemy, "asyncio": places.Asynchronous}
@@ -44,12 +44,12 @@ class TestPostgres:
     def test_takeovers(self, client, database, say):
         """The table is the successor's, wherever the old owner was frozen."""
         then = ("release", "cut") if client == "psycopg" else ("release",)
-        assert_takeovers(f"PostgreSQL by {client}", CLIENTS[client](*database), say, then)
+        assert_takeovers(f"PostgreSQL by {client}", CLIENTS[client](database), say, then)
 
     @pytest.mark.parametrize("client", ["psycopg", "SQLAlchemy"])
     def test_pairs(self, client, database, say):
         """The table is the successor's, though it was frozen as well."""
-        assert_pairs(f"PostgreSQL by {client}", CLIENTS[client](*database), say)
+        assert_pairs(f"PostgreSQL by {client}", CLIENTS[client](database), say)
 
     @pytest.mark.parametrize("client", CLIENTS)
     def test_repetitions(self, client, database, say):
@@ -58,11 +58,11 @@ class TestPostgres:
         def told(end):
             return "OutcomeUnknown" if end < 2 else "OperationalError"
 
-        assert_repetitions(f"PostgreSQL by {client}", CLIENTS[client](*database), say, told)
+        assert_repetitions(f"PostgreSQL by {client}", CLIENTS[client](database), say, told)
 
     def test_a_select_before_the_write_is_caught(self, database):
         """The sweeps find the window between reading the mark and writing."""
-        place = places.SelectCompareWrite(*database)
+        place = places.SelectCompareWrite(database)
         assert broken(late_takeovers(place)) == {"D1", "D9"}
         assert broken(late_pairs(place)) == {"D9"}
 
@@ -72,7 +72,7 @@ class TestPostgres:
     )
     def test_a_bad_repetition_is_caught(self, place, invariant, database):
         """A second effect, and either guess about an unknown outcome, have names."""
-        assert broken(late_repetitions(place(*database))) == {invariant}
+        assert broken(late_repetitions(place(database))) == {invariant}
 
 
 class TestS3:
@@ -122,21 +122,21 @@ class TestHttp:
 
     def test_takeovers_behind_the_door(self, database, say):
         """A request of the old owner that has come through the door is refused at the database."""
-        assert_takeovers("HTTP, behind the door", places.Behind(*database), say, ("release",))
+        assert_takeovers("HTTP, behind the door", places.Behind(database), say, ("release",))
 
     def test_a_service_without_a_check_is_caught(self, database):
         """The sweeps find it by the first request that comes late."""
-        with places.wsgi_service(database[0], gate=places.Open(), write=places.unguarded) as url:
-            place = places.Service(url, places.Alchemy(*database))
+        with places.wsgi_service(database.dsn, gate=places.Open(), write=places.unguarded) as url:
+            place = places.Service(url, places.Alchemy(database))
             assert broken(late_takeovers(place)) == {"D1", "D9"}
             assert broken(late_pairs(place)) == {"D1", "D9"}
 
     def test_a_door_alone_is_caught(self, database):
         """The sweep finds the window between the door and COMMIT."""
-        assert broken(late_takeovers(places.DoorAlone(*database))) == {"D1", "D9"}
+        assert broken(late_takeovers(places.DoorAlone(database))) == {"D1", "D9"}
 
     def test_a_service_that_ignores_the_key_is_caught(self, database):
         """The sweep finds the second effect of a repeated request."""
-        with places.wsgi_service(database[0], write=places.without_key) as url:
-            place = places.Service(url, places.Alchemy(*database))
+        with places.wsgi_service(database.dsn, write=places.without_key) as url:
+            place = places.Service(url, places.Alchemy(database))
             assert broken(late_repetitions(place)) == {"D4"}

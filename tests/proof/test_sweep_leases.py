@@ -12,7 +12,7 @@ class TestLeaseStore:
 
     def test_takeovers(self, database, say):
         """The job is completed once: by the old owner if only the answer to its completion was held."""
-        cases = sound("lease store, takeovers", sweep(places.Store(*database)), say)
+        cases = sound("lease store, takeovers", sweep(places.Store(database)), say)
         end = cases[-1].at
         for case in cases:
             assert case.winner == ("A:1" if case.at == end else "B:2"), case.title
@@ -21,7 +21,7 @@ class TestLeaseStore:
 
     def test_pairs(self, database, say):
         """Whoever of the two is let in first completes the job."""
-        cases = sound("lease store, pairs", pairs(places.Store(*database)), say)
+        cases = sound("lease store, pairs", pairs(places.Store(database)), say)
         requests = list(dict.fromkeys(case.beside for case in cases))
         for case in cases:
             held = case.beside in requests[-2:]
@@ -31,7 +31,7 @@ class TestLeaseStore:
 
     def test_repetitions(self, database, say):
         """The store repeats by itself what got no answer, and takes it for what it did before."""
-        cases = sound("lease store, repetitions", repetitions(places.Store(*database)), say)
+        cases = sound("lease store, repetitions", repetitions(places.Store(database)), say)
         alone = [case for case in cases if case.then == "repeat"]
         late = [case for case in cases if case.then == "repeat late"]
         assert {(case.winner, heard(case)) for case in alone} == {("A:1", "")}
@@ -40,10 +40,10 @@ class TestLeaseStore:
 
     def test_a_completion_by_anybody_is_caught(self, database):
         """The sweeps find the completion of an owner that has lost the job."""
-        place = places.CompletedByAnybody(*database)
+        place = places.CompletedByAnybody(database)
         assert broken(late_takeovers(place)) == {"S6"}
         assert broken(late_pairs(place)) == {"S6"}
 
     def test_a_completion_that_does_not_know_itself_is_caught(self, database):
         """The sweep finds the owner that is refused for what it has done itself."""
-        assert broken(late_repetitions(places.NotDoneTwice(*database))) == {"D6"}
+        assert broken(late_repetitions(places.NotDoneTwice(database))) == {"D6"}

@@ -1,5 +1,6 @@
 """Where the sweep takes owners: each real destination through its real client, and each without its check."""
 
+from places.direct import Direct, direct
 from places.http import Behind, DoorAlone, Service
 from places.postgres import (
     Alchemy,
@@ -20,6 +21,7 @@ __all__ = [
     "Behind",
     "Bucket",
     "CompletedByAnybody",
+    "Direct",
     "DoorAlone",
     "LookThenPut",
     "NotDoneTwice",
@@ -33,6 +35,7 @@ __all__ = [
     "WithoutKey",
     "WithoutStep",
     "asgi_service",
+    "direct",
     "unguarded",
     "without_key",
     "wsgi_service",

@@ -64,7 +64,7 @@ class Behind(Alchemy):
     write = staticmethod(guarded)
 
     def tenure(self, address: tuple[str, int], token: Token, diary: Diary) -> None:
-        with wsgi_service(by_way_of(self.dsn, address), write=self.write) as url:
+        with wsgi_service(by_way_of(self.direct.dsn, address), write=self.write) as url:
             Service(url, self, posts=1).tenure(upstream_of(url), token, diary)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import closing, suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from sweep import Diary, Effect
 
 import sinkfence_postgres
 from places.addresses import alchemy, by_way_of, upstream_of
+from places.direct import Direct
 from sinkfence.errors import OutcomeUnknown, StaleToken
 from sinkfence.tokens import Token
 from sinkfence_postgres import PostgresSink, aio, transaction
@@ -42,35 +44,61 @@ def named(token: Token, attempt: str, step: str | None) -> dict[str, Any]:
     return dict(zip(names, row(token, attempt, step), strict=True))
 
 
+@contextmanager
+def engine_for(dsn: str) -> Generator[sa.Engine]:
+    """An engine for one tenure."""
+    engine = sa.create_engine(alchemy(dsn))
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def work(engine: sa.Engine, token: Token, diary: Diary, *lost: type[Exception]) -> None:
+    """One tenure through SQLAlchemy."""
+
+    def arm() -> None:
+        with diary.arming(token):
+            PostgresSink(engine).arm(token)
+
+    def write() -> None:
+        with diary.writing(token, *lost) as attempt, engine.connect() as conn, transaction(conn, token):
+            conn.execute(BY_NAME, named(token, attempt, diary.step))
+
+    diary.answered(arm, *lost)
+    diary.answered(write, *lost)
+
+
 @dataclass
 class Postgres:
     """Through psycopg: a connection for each call."""
 
-    dsn: str
-    observer: psycopg.Connection[Any]
-    """Reads the truth; in autocommit."""
+    direct: Direct
     lost = (psycopg.OperationalError,)
     """By what the client says that its connection was lost before anything was done."""
 
     @property
     def upstream(self) -> tuple[str, int]:
-        return upstream_of(self.dsn)
+        return upstream_of(self.direct.dsn)
 
     def install(self) -> None:
         """Make the marks and the table."""
-        with psycopg.connect(self.dsn) as conn:
-            sinkfence_postgres.install(conn)
-            conn.execute(TABLE)
+        sinkfence_postgres.install(self.direct.observer)
+        self.direct.observer.execute(TABLE)
 
     def greet(self, address: tuple[str, int]) -> None:
-        psycopg.connect(by_way_of(self.dsn, address)).close()
+        psycopg.connect(by_way_of(self.direct.dsn, address)).close()
 
     def before(self, token: Token, diary: Diary) -> None:
         diary.issued(token)
 
     def tenure(self, address: tuple[str, int], token: Token, diary: Diary) -> None:
-        dsn = by_way_of(self.dsn, address)
+        if address == self.upstream:
+            work(self.direct.engine, token, diary)
+        else:
+            self.work(by_way_of(self.direct.dsn, address), token, diary)
 
+    def work(self, dsn: str, token: Token, diary: Diary) -> None:
         def arm() -> None:
             with diary.arming(token):
                 PostgresSink(dsn).arm(token)
@@ -88,7 +116,7 @@ class Postgres:
 
     def truth(self, job: str) -> list[Effect]:
         query = "select generation, owner, id from effect where job = %s order by seq"
-        return [Effect(*found) for found in self.observer.execute(query, (job,))]
+        return [Effect(*found) for found in self.direct.observer.execute(query, (job,))]
 
 
 class Alchemy(Postgres):
@@ -97,36 +125,18 @@ class Alchemy(Postgres):
     lost = (sa.exc.OperationalError,)
 
     def greet(self, address: tuple[str, int]) -> None:
-        with self._engine(address) as engine, engine.connect():
+        with engine_for(by_way_of(self.direct.dsn, address)) as engine, engine.connect():
             pass
 
-    def tenure(self, address: tuple[str, int], token: Token, diary: Diary) -> None:
-        with self._engine(address) as engine:
-
-            def arm() -> None:
-                with diary.arming(token):
-                    PostgresSink(engine).arm(token)
-
-            def write() -> None:
-                with diary.writing(token, *self.lost) as attempt, engine.connect() as conn:
-                    with transaction(conn, token):
-                        conn.execute(BY_NAME, named(token, attempt, diary.step))
-
-            diary.answered(arm, *self.lost)
-            diary.answered(write, *self.lost)
-
-    def _engine(self, address: tuple[str, int]) -> Any:
-        engine = sa.create_engine(alchemy(by_way_of(self.dsn, address)))
-        engine.close = engine.dispose  # as closing() has it
-        return closing(engine)
+    def work(self, dsn: str, token: Token, diary: Diary) -> None:
+        with engine_for(dsn) as engine:
+            work(engine, token, diary, *self.lost)
 
 
 class Asynchronous(Postgres):
     """Through psycopg's AsyncConnection: an event loop and a connection for each call."""
 
-    def tenure(self, address: tuple[str, int], token: Token, diary: Diary) -> None:
-        dsn = by_way_of(self.dsn, address)
-
+    def work(self, dsn: str, token: Token, diary: Diary) -> None:
         async def arm() -> None:
             with diary.arming(token):
                 await aio.PostgresSink(dsn).arm(token)

@@ -8,11 +8,11 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
 import sqlalchemy as sa
 from sweep import Diary, Effect
 
 from places.addresses import alchemy, by_way_of, upstream_of
+from places.direct import Direct
 from sinkfence.errors import JobCompleted, LeaseLost
 from sinkfence.stores.sql import SqlStore
 from sinkfence.tokens import Token
@@ -29,20 +29,18 @@ def engine_for(dsn: str) -> sa.Engine:
 class Store:
     """Acquire, renew, complete. What gets no answer is sent again by the store itself."""
 
-    dsn: str
-    observer: psycopg.Connection[Any]
+    direct: Direct
 
     @property
     def upstream(self) -> tuple[str, int]:
-        return upstream_of(self.dsn)
+        return upstream_of(self.direct.dsn)
 
     def install(self) -> None:
         """Make the table."""
-        with closing(SqlStore(alchemy(self.dsn))) as store:
-            store.create_schema()
+        self.direct.store.create_schema()
 
     def greet(self, address: tuple[str, int]) -> None:
-        engine = engine_for(by_way_of(self.dsn, address))
+        engine = engine_for(by_way_of(self.direct.dsn, address))
         with engine.connect():
             pass
         engine.dispose()
@@ -52,38 +50,46 @@ class Store:
         query = (
             "select pg_sleep_until(lease_until) from sinkfence_lease where job_id = %s and owner is not null"
         )
-        self.observer.execute(query, (token.job_id,))
+        self.direct.observer.execute(query, (token.job_id,))
 
     def tenure(self, address: tuple[str, int], token: Token, diary: Diary) -> None:
-        dsn = by_way_of(self.dsn, address)
-        ttl = diary.ttl if token.generation == 1 else MINUTE
+        dsn = by_way_of(self.direct.dsn, address)
+        if address == self.upstream:
+            self.work(dsn, self.direct.store, token, diary)
+            return
         with closing(SqlStore(alchemy(dsn))) as store:
-            try:
-                grant = store.acquire(token.job_id, token.owner, ttl)
-            except JobCompleted:
-                if token.generation == 1:
-                    diary.told.append("JobCompleted")
-                return  # the other one has done it
-            mine, end = grant.token, grant.lease_until.timestamp()
-            diary.add("acquire", "ok", mine, now=end - ttl, until=end, ttl=ttl)
-            end = store.renew(mine, ttl).timestamp()
-            diary.add("renew", "ok", mine, now=end - ttl, until=end, ttl=ttl)
-            with diary.writing(mine) as attempt:
-                self.complete(dsn, store, mine, json.dumps({"id": attempt}))
-            diary.add("complete", "ok", mine, now=self.now())
+            self.work(dsn, store, token, diary)
+
+    def work(self, dsn: str, store: SqlStore, token: Token, diary: Diary) -> None:
+        ttl = diary.ttl if token.generation == 1 else MINUTE
+        try:
+            grant = store.acquire(token.job_id, token.owner, ttl)
+        except JobCompleted:
+            if token.generation == 1:
+                diary.told.append("JobCompleted")
+            return  # the other one has done it
+        mine, end = grant.token, grant.lease_until.timestamp()
+        diary.add("acquire", "ok", mine, now=end - ttl, until=end, ttl=ttl)
+        end = store.renew(mine, ttl).timestamp()
+        diary.add("renew", "ok", mine, now=end - ttl, until=end, ttl=ttl)
+        with diary.writing(mine) as attempt:
+            self.complete(dsn, store, mine, json.dumps({"id": attempt}))
+        diary.add("complete", "ok", mine, now=self.now())
 
     def complete(self, dsn: str, store: SqlStore, token: Token, result: str) -> None:
         store.complete(token, result)
 
     def now(self) -> float:
         """The store's clock."""
-        found = self.observer.execute("select extract(epoch from clock_timestamp())::float8").fetchone()
+        found = self.direct.observer.execute(
+            "select extract(epoch from clock_timestamp())::float8"
+        ).fetchone()
         assert found is not None
         return float(found[0])
 
     def truth(self, job: str) -> list[Effect]:
         query = "select generation, owner, result from sinkfence_lease where job_id = %s and state = 'done'"
-        rows = self.observer.execute(query, (job,))
+        rows = self.direct.observer.execute(query, (job,))
         return [Effect(generation, owner, _id(result)) for generation, owner, result in rows]
 
 
