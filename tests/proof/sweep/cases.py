@@ -81,14 +81,6 @@ class Case:
         """By what the old owner was refused in the end: the name of an error; "" if it was not."""
         return type(self.errors[-1]).__name__ if self.errors else ""
 
-    @property
-    def line(self) -> str:
-        """All that must be the same in every run."""
-        broken = " ".join(sorted({violation.invariant for violation in self.violations}))
-        told = " ".join([*self.told, self.refusal])
-        stuck = " ".join(type(error).__name__ for error in self.stuck)
-        return f"{self.title}: {self.winner} is last; the old owner heard: {told}; broken: {broken}{stuck}"
-
 
 class Owner:
     """One owner at work in a thread of its own."""
