@@ -85,24 +85,16 @@ class Start(Protocol):
     def __call__(self, script: str, *arguments: str, name: str) -> Service: ...
 
 
-class HeldWire:
-    """A TCP proxy that holds a request back, or loses its answer."""
+class Wire:
+    """A socket that listens, with something behind it that takes connections, and keeps what it was sent."""
 
-    def __init__(self, port: int) -> None:
-        self._upstream = port
+    def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.arrived = threading.Event()
-        self.release = threading.Event()
-        self.answered = threading.Event()
-        self.answers: list[bytes] = []
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.requests: list[bytes] = []
-        self.lose_answers = 0
+        self.release = threading.Event()
+        """Set when what is held goes on, at the latest when the wire is closed."""
         threading.Thread(target=self._serve, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     def close(self) -> None:
         self.release.set()
@@ -116,19 +108,37 @@ class HeldWire:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._pass_on, args=(client,), daemon=True).start()
+            self._take(client)
+
+    def _take(self, client: socket.socket) -> None:
+        raise NotImplementedError
+
+
+class HeldWire(Wire):
+    """A TCP proxy that holds a request back, or loses its answer."""
+
+    def __init__(self, port: int) -> None:
+        self._upstream = port
+        self.arrived = threading.Event()
+        self.answered = threading.Event()
+        self.answers: list[bytes] = []
+        self.lose_answers = 0
+        super().__init__()
+
+    def _take(self, client: socket.socket) -> None:
+        threading.Thread(target=self._pass_on, args=(client,), daemon=True).start()
 
     def _pass_on(self, client: socket.socket) -> None:
         with client, socket.create_connection(("127.0.0.1", self._upstream)) as server:
             while True:
-                request = self._message(client)
+                request = message(client)
                 if not request:
                     return
                 self.requests.append(request)
                 self.arrived.set()
                 self.release.wait()
                 server.sendall(request)
-                answer = self._message(server)
+                answer = message(server)
                 self.answers.append(answer)
                 self.answered.set()
                 if self.lose_answers:
@@ -137,22 +147,23 @@ class HeldWire:
                 with contextlib.suppress(OSError):
                     client.sendall(answer)
 
-    @staticmethod
-    def _message(source: socket.socket) -> bytes:
-        data = b""
-        while b"\r\n\r\n" not in data:
-            part = source.recv(65536)
-            if not part:
-                return data
-            data += part
-        head, _, body = data.partition(b"\r\n\r\n")
-        length = 0
-        for line in head.lower().split(b"\r\n"):
-            if line.startswith(b"content-length:"):
-                length = int(line.split(b":")[1])
-        while len(body) < length and (part := source.recv(65536)):
-            body += part
-        return head + b"\r\n\r\n" + body
+
+def message(source: socket.socket) -> bytes:
+    """Read one HTTP message off a socket, or what there is of it."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        part = source.recv(65536)
+        if not part:
+            return data
+        data += part
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = 0
+    for line in head.lower().split(b"\r\n"):
+        if line.startswith(b"content-length:"):
+            length = int(line.split(b":")[1])
+    while len(body) < length and (part := source.recv(65536)):
+        body += part
+    return head + b"\r\n\r\n" + body
 
 
 @pytest.fixture(scope="session")
@@ -227,20 +238,12 @@ def hold_wire() -> Iterator[Callable[[Service], HeldWire]]:
         wire.close()
 
 
-class Scripted:
-    """A server that answers each request with the next line of a script, and keeps what it was sent."""
+class Scripted(Wire):
+    """A server that answers each request with the next line of a script, one connection after the other."""
 
     def __init__(self, script: Sequence[bytes | None]) -> None:
         self._script = list(script)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.requests: list[bytes] = []
-        self.closing = threading.Event()
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        super().__init__()
 
     def header(self, number: int, name: str) -> str | None:
         """Return a header of a request that came in."""
@@ -253,25 +256,14 @@ class Scripted:
     def body(self, number: int) -> bytes:
         return self.requests[number].partition(b"\r\n\r\n")[2]
 
-    def close(self) -> None:
-        self.closing.set()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            with client:
-                self.requests.append(HeldWire._message(client))
-                answer = self._script.pop(0) if self._script else b"HTTP/1.1 599 Script Over\r\n\r\n"
-                if answer == b"never":
-                    self.closing.wait()
-                elif answer is not None:  # None: the connection is cut
-                    client.sendall(answer)
+    def _take(self, client: socket.socket) -> None:
+        with client:
+            self.requests.append(message(client))
+            answer = self._script.pop(0) if self._script else b"HTTP/1.1 599 Script Over\r\n\r\n"
+            if answer == b"never":
+                self.release.wait()
+            elif answer is not None:  # None: the connection is cut
+                client.sendall(answer)
 
 
 @pytest.fixture
