@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -99,9 +100,16 @@ class PostgresSink:
 
 
 def checked(source: Any, *kinds: str) -> Any:
-    """Return the source of connections if it is of one of the kinds, else raise TypeError."""
+    """Return the source of connections if it is of one of the kinds.
+
+    Raises:
+        TypeError: it is of none.
+        ImportError: it is a connection string, and psycopg is not installed.
+    """
     if isinstance(source, str) and "+" in source.partition("://")[0]:
         raise TypeError("this looks like a URL of SQLAlchemy: pass create_engine(url), or a URI of libpq")
+    if isinstance(source, str) and importlib.util.find_spec("psycopg") is None:
+        raise ImportError("a connection string needs psycopg: pip install 'sinkfence[postgres]'")
     return connections.expect(source, *kinds)
 
 

@@ -253,3 +253,11 @@ def test_importing_takes_no_driver():
     code = "import sys, sinkfence_postgres.aio; print(*{'psycopg', 'sqlalchemy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("sink", [PostgresSink, aio.PostgresSink])
+def test_a_connection_string_without_psycopg_says_what_to_install(monkeypatch, sink):
+    """Where psycopg isn't installed, a connection string is refused at once, with the command that helps."""
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ImportError, match=r"pip install 'sinkfence\[postgres\]'"):
+        sink("host=nowhere")
