@@ -7,7 +7,7 @@ from sinkfence_postgres import watch
 
 
 def test_a_response_that_is_dropped_elsewhere_leaves_the_watch_of_a_request_under_way_alone():
-    """A watch that the garbage collector ends in the middle of another request takes nothing from that one."""
+    """A watch that the garbage collector ends in the middle of another request takes nothing from it."""
     dropped, under_way = Token("a", 1, "one"), Token("b", 1, "two")
     abandoned = watch.entered(dropped)
     copy_context().run(abandoned.__enter__)
