@@ -80,4 +80,6 @@ def _bounded(data: bytes, limit: int) -> bytes:
 
 
 def _seekable(body: object) -> bool:
-    return isinstance(body, io.IOBase) and body.seekable()
+    # Asked and not looked up: the wrappers of tempfile and of web frameworks are no io.IOBase.
+    seekable = getattr(body, "seekable", None)
+    return callable(seekable) and bool(seekable())

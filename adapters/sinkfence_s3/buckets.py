@@ -82,8 +82,8 @@ class FencedBucket:
     def _key(self, name: str) -> str:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"a name must be a str, not {type(name).__name__}")
-        if not name:
-            raise ValueError("a name must not be empty")
+        if not name or name.endswith("/"):
+            raise ValueError("a name must not be empty, nor end in '/'")
         return _check_key(self._prefix + name)
 
     def _ready(self) -> None:
@@ -116,6 +116,6 @@ def _check_key(key: str) -> str:
     if FOLDER in (*folders, last):
         raise ValueError(f"{FOLDER!r} is reserved for probes")
     # Some stores resolve these as a file system would: two names for one object, or none.
-    if any(folder in (".", "..") for folder in (*folders, last)):
-        raise ValueError("a key must not hold '.' or '..' as a folder")
+    if "\\" in key or last in (".", "..") or any(folder in ("", ".", "..") for folder in folders):
+        raise ValueError("a key must not hold a backslash, nor '', '.' or '..' as a folder")
     return key

@@ -115,7 +115,8 @@ class FencedObject:
                 object's last 64 writes and armings, and puts nothing.
             expect: the `seq` of the content to be replaced; 0 for none yet.
             content_type: kept for readers (`Stat.content_type`).
-            progress: called with numbers of bytes done, like `tqdm.update`.
+            progress: called with numbers of bytes as they are read, like `tqdm.update`; its error ends the
+                put before anything is sent.
 
         Raises:
             StaleToken, GenerationConflict: a newer owner was here; the bearer is told.
@@ -131,6 +132,8 @@ class FencedObject:
             raise ValueError("expect is the seq of the content to replace: an int, and 0 for none")
         check_content_type(content_type)
         data = read_body(body, MAX_INLINE)
+        if progress is not None:
+            progress(len(data))  # before anything is sent: its error must not hide a put that was applied
         wanted = Content(data, content_type, hashlib.sha256(data).hexdigest(), 0)
         self._ready()
         exchange = Exchange(self._store, self._key)
@@ -138,8 +141,6 @@ class FencedObject:
         outcome = self._write(exchange, bearer, decide)
         if outcome.superseded:
             bearer.lose(StaleToken(token, outcome.seen.register.generation))
-        if progress is not None:
-            progress(len(data))
         return Written(
             seq=outcome.entry.seq,
             generation=outcome.entry.generation,

@@ -161,8 +161,13 @@ def fate(send: Send, seen: Seen | None) -> Fate:
     if seq < send.base_seq:
         return Fate.UPROOTED
     if seq == send.base_seq:
-        same = seen is None or (send.base is not None and seen.register.last == send.base.register.last)
-        return Fate.NOT_YET if same else Fate.UPROOTED
+        if seen is None:
+            return Fate.NOT_YET
+        if send.base is None or seen.register.last != send.base.register.last:
+            return Fate.UPROOTED
+        # The same bytes under another ETag, after a migration or re-encryption: the condition names a version
+        # that is gone for good, as whatever is written next is unique.
+        return Fate.NOT_YET if seen.etag.strip('"') == send.base.etag.strip('"') else Fate.OVERTAKEN
     for entry in ring:
         if entry.seq == send.base_seq + 1:
             return Fate.APPLIED if entry.write_id == send.register.last.write_id else Fate.OVERTAKEN

@@ -2,6 +2,7 @@
 
 import io
 import os
+import tempfile
 
 import pytest
 
@@ -49,6 +50,31 @@ def test_bytes_paths_files_and_streams_are_bodies(fenced, tmp_path, count):
     with open(read, "rb") as pipe:
         thing.put(pipe, A)
     assert thing.get().read() == b"piped"
+
+
+def test_a_wrapped_file_at_its_end_is_refused_too(fenced):
+    """A temporary file's wrapper is no io.IOBase, and is a file all the same."""
+    thing = fenced.object("r")
+    thing.put(b"a report", A)
+    for wrapper in (tempfile.NamedTemporaryFile, tempfile.SpooledTemporaryFile):
+        with wrapper() as file:
+            file.write(b"another report")
+            with pytest.raises(ValueError, match=r"seek\(0\)"):
+                thing.put(file, A)
+            file.seek(0)
+            thing.put(file, A)
+    assert thing.get().read() == b"another report"
+
+
+def test_what_progress_raises_ends_the_put_before_anything_was_sent(fenced):
+    """An error of the caller's own never hides that a put was applied."""
+
+    def closed(done: int) -> None:
+        raise RuntimeError("the progress bar is closed")
+
+    with pytest.raises(RuntimeError):
+        fenced.object("r").put(b"a report", A, progress=closed)
+    assert fenced.object("r").stat() is None
 
 
 def test_a_file_at_its_end_is_refused_with_a_hint(fenced, count):
@@ -118,7 +144,21 @@ def test_malformed_arguments_are_refused(fenced, arguments, error, count):
 
 @pytest.mark.parametrize(
     "name",
-    ["", "a.d/b", "x/a.d/b", "a.d/", "a\nb", "x" * 1025, "../r", "a/./b", ".sinkfence-probe/x", "\ud800"],
+    [
+        *(
+            "",
+            "a.d/b",
+            "x/a.d/b",
+            "a.d/",
+            "a\nb",
+            "x" * 1025,
+            "../r",
+            "a/./b",
+            ".sinkfence-probe/x",
+            "\ud800",
+        ),
+        *("\ud800", "a/", "a//b", "x.d\\y", "q\\..\\x"),
+    ],
 )
 def test_reserved_and_malformed_names_are_refused(fenced, name):
     """`NAME.d/` belongs to the object NAME, the probe's folder to the probe."""

@@ -280,3 +280,23 @@ def test_other_errors_of_the_client_pass_untouched(toy, client_at, s3_client):
         FencedBucket(client_at(toy.endpoint), "bkt", probe="never").object("r").put(b"x", A)
     with pytest.raises(ClientError, match="NoSuchBucket"):
         FencedBucket(s3_client, "no-such-bucket", probe="never").object("r").put(b"x", A)
+
+
+def test_the_same_bytes_under_another_etag_cost_an_owner_one_look(fenced, s3_client, bucket_name, prefix):
+    """A migration or re-encryption changes the ETag of a register that nobody wrote to; its owner goes on."""
+    thing = fenced.object("r")
+    thing.put(b"one", A)
+    key = next(
+        found["Key"]
+        for found in s3_client.list_objects_v2(Bucket=bucket_name, Prefix=prefix)["Contents"]
+        if found["Key"].endswith("r")
+    )
+    frame = s3_client.get_object(Bucket=bucket_name, Key=key)["Body"].read()
+    upload = s3_client.create_multipart_upload(Bucket=bucket_name, Key=key)["UploadId"]
+    where = {"Bucket": bucket_name, "Key": key, "UploadId": upload}
+    part = s3_client.upload_part(**where, PartNumber=1, Body=frame)
+    s3_client.complete_multipart_upload(
+        **where, MultipartUpload={"Parts": [{"ETag": part["ETag"], "PartNumber": 1}]}
+    )
+    assert thing.put(b"two", A).seq == 2
+    assert thing.get().read() == b"two"

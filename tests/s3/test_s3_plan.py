@@ -107,6 +107,12 @@ def test_the_entry_after_the_base_decides_what_became_of_a_request(send, seen, e
     assert fate(send, seen) is expected
 
 
+def test_a_version_whose_etag_is_gone_is_decided_anew():
+    """The same bytes under another ETag: what was sent can't be applied any more, and isn't sent again."""
+    assert fate(SENT, Seen(BY_B.register, '"rewritten"')) is Fate.OVERTAKEN
+    assert fate(SENT, Seen(BY_B.register, BY_B.etag.strip('"'))) is Fate.NOT_YET
+
+
 def test_a_register_that_went_back_is_no_base():
     """A restored copy with a lower number can't say what became of a later write."""
     long = after((B, "w1", b"x", "t"), (B, "w2", b"x", None), (B, "w3", b"x", None))
