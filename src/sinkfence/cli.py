@@ -89,7 +89,7 @@ def make_app() -> "typer.Typer":
         from sinkfence.demo.show import show
 
         # As Ctrl-C does: with the demo's processes and folders cleared away first.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+        signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(TERMINATED))
         raise typer.Exit(show(rich.console.Console(highlight=False), fenced=not unfenced))
 
     return app
