@@ -65,12 +65,8 @@ def large_generations(bench: SinkBench) -> None:
 @promise("D1 delayed-refused", "atomic")
 def delayed_refused(bench: SinkBench) -> None:
     """A write that stands still while a newer owner arms and writes is refused when it goes on."""
-
-    def successor() -> None:
-        with bench.elsewhere() as other:
-            other.write(other.armed(8), "new")
-
-    settle(bench, bench.interrupted(bench.armed(7), "old", successor), ["new"])
+    was_refused = bench.interrupted(bench.armed(7), "old", partial(take_over, bench, "new"))
+    bench.truth_is(*before_the_rest(was_refused), "new")
 
 
 @promise("D1 takeovers-race", "atomic", "concurrent", "history")
@@ -168,26 +164,14 @@ def arms_race(bench: SinkBench) -> None:
 @promise("D9 delayed-after-arm", "atomic")
 def delayed_after_arm(bench: SinkBench) -> None:
     """A write that stands still while a newer owner arms is refused when it goes on."""
-
-    def successor() -> None:
-        with bench.elsewhere() as other:
-            other.armed(8)
-
-    settle(bench, bench.interrupted(bench.armed(7), "old", successor), [])
+    was_refused = bench.interrupted(bench.armed(7), "old", partial(take_over, bench))
+    bench.truth_is(*before_the_rest(was_refused))
 
 
 @promise("L2 arm-not-kept-waiting", "atomic", "nonblocking")
 def arm_not_kept_waiting(bench: SinkBench) -> None:
     """A newer owner arms and writes while an older one stands still inside a write."""
-    order: list[str] = []
-
-    def successor() -> None:
-        with bench.elsewhere() as other:
-            other.write(other.armed(8), "new")
-        order.append("new")
-
-    bench.interrupted(bench.armed(7), "old", successor)
-    must(order == ["new"], "the newer owner did not get through")
+    bench.interrupted(bench.armed(7), "old", partial(take_over, bench, "new"))
 
 
 @promise("L3 refusal-tells-bearer")
@@ -216,9 +200,17 @@ def lapsed_not_sent(bench: SinkBench) -> None:
     bench.truth_is()
 
 
-def settle(bench: SinkBench, refused: bool, after: list[str]) -> None:
-    """Check the order of effects around an interrupted write: what was acknowledged came before the rest."""
-    bench.truth_is(*([] if refused else ["old"]), *after)
+def take_over(bench: SinkBench, *values: str) -> None:
+    """Be the newer owner, by a handle of one's own."""
+    with bench.elsewhere() as other:
+        token = other.armed(8)
+        for value in values:
+            other.write(token, value)
+
+
+def before_the_rest(was_refused: bool) -> list[str]:
+    """Return what an interrupted write may have left: if it was acknowledged, it came before the takeover."""
+    return [] if was_refused else ["old"]
 
 
 fencing: Final[tuple[Promise[SinkBench], ...]] = promises_in(globals())

@@ -133,6 +133,8 @@ class SinkBench:
         with ThreadPoolExecutor(1) as pool:
 
             def between() -> None:
+                if working:  # a write that is sent again pauses once
+                    return
                 working.append(pool.submit(successor))
                 with suppress(Exception):  # it is raised below, where it doesn't go through the sink
                     working[0].result(self._patience if self.can.nonblocking else min(self._patience, GRACE))
