@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+from pathlib import Path
 
 import psycopg
 import pytest
 from mutants import HTTP, LEASES, MUTANTS, POSTGRES, S3
-from mutants.mutant import ROOT, Edit, changed
+from mutants.mutant import ROOT, Copy, Edit
 
 from sinkfence.demo.servers.postgres import postgres
 
 SCENES = sorted({mutant.scene for mutant in MUTANTS})
 INVARIANTS = [f"S{n}" for n in range(1, 8)] + [f"D{n}" for n in range(1, 10)] + ["L1", "L2", "L3"]
 PAGE = (ROOT / "docs" / "explanation" / "mutants.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """A copy of the source, to be broken."""
+    return Copy(tmp_path_factory.mktemp("mutants"))
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +68,14 @@ def emptied(request):
 
 
 @pytest.fixture
-def play(request, emptied, prefix, tmp_path):
+def play(request, emptied, prefix, copy):
     """Play a scene against real servers, with the library as these edits make it."""
 
     def play(scene, edits=()):
         module, name = scene.split(".")
         clients, bucket = request.getfixturevalue("bucket") if module == "s3" else ((), "")
         ground = *emptied(scene), clients, bucket, prefix
-        with changed(tmp_path, edits):
+        with copy.changed(edits):
             scenes = importlib.import_module("mutants.scenes")
             played = getattr(importlib.import_module(f"mutants.scenes.{module}"), name)(
                 scenes.Ground(*ground)
@@ -94,13 +101,13 @@ def test_a_mutant_is_caught_by_name(mutant, play, say):
 
 
 @pytest.mark.parametrize("mutant", [mutant for mutant in MUTANTS if mutant.promise], ids=str)
-def test_a_mutant_breaks_its_promise(mutant, request, emptied, prefix, tmp_path, monkeypatch):
+def test_a_mutant_breaks_its_promise(mutant, request, emptied, prefix, copy, monkeypatch):
     """The contract kit catches it as well, which knows nothing of the destination's inside."""
     monkeypatch.syspath_prepend(str(ROOT / "tests" / "contract"))
     module = mutant.scene.partition(".")[0]
     s3 = request.getfixturevalue("s3_server") if module == "s3" else None
     dsn, _ = emptied(module)
-    with changed(tmp_path, mutant.edits):
+    with copy.changed(mutant.edits):
         kit = importlib.import_module("mutants.scenes.kit")
         assert kit.broken(module, mutant.promise, dsn, s3, prefix) == [mutant.promise]
 
@@ -111,19 +118,20 @@ def test_every_invariant_has_a_mutant():
 
 
 @pytest.mark.parametrize("old", ["no such text", "def "])
-def test_a_mutant_keeps_up_with_the_code(old, tmp_path):
+def test_a_mutant_keeps_up_with_the_code(old, copy):
     """A text that is not there any more, or not only once, is an error and no survivor."""
     with pytest.raises(ValueError, match="times, not once"):
-        with changed(tmp_path, (Edit("src/sinkfence/marks.py", old, ""),)):
+        with copy.changed((Edit("src/sinkfence/marks.py", old, ""),)):
             pass
 
 
-def test_what_was_imported_is_there_again(tmp_path):
+def test_what_was_imported_is_there_again(copy):
     """A mutant is gone with its test."""
     before = importlib.import_module("sinkfence.marks")
-    with changed(tmp_path, (Edit("src/sinkfence/marks.py", "token.owner != mark.owner", "False"),)):
+    with copy.changed((Edit("src/sinkfence/marks.py", "token.owner != mark.owner", "False"),)):
         assert importlib.import_module("sinkfence.marks") is not before
     assert importlib.import_module("sinkfence.marks") is before
+    assert (copy.folder / "src/sinkfence/marks.py").read_text() == Path(before.__file__).read_text()
 
 
 def table(heading):
