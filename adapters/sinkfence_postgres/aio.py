@@ -52,8 +52,9 @@ async def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:
     attempt = Attempt(statements.shown(bearers), ours=True)
     with translating(attempt):
         await _run(tx_, statements.guard(attempt.bearers, lock))
-    driver = tx_ if connections.is_psycopg(tx_) else await tx_.run_sync(connections.driver)
-    watch.guarded(attempt.bearers, connections.observed(tx_, driver))
+    if seen := watch.over(attempt.bearers):
+        own = connections.is_psycopg(tx_)
+        seen.guards.append(connections.observed(tx_) if own else await tx_.run_sync(connections.observed))
 
 
 @asynccontextmanager
@@ -79,7 +80,7 @@ async def transaction(tx: Tx, *bearers: Bearer) -> AsyncGenerator[Tx]:
 @asynccontextmanager
 async def translated() -> AsyncGenerator[None]:
     """As `sinkfence_postgres.translated`."""
-    with translating(Attempt(committing=True)), watch.commit():
+    with watch.commit(), translating(Attempt(committing=True)):
         yield
 
 
@@ -112,14 +113,10 @@ class PostgresSink:
         await self.arm(token)
 
     @asynccontextmanager
-    async def enter(self, token: Token) -> AsyncGenerator[None]:
+    async def enter(self, token: Token) -> AsyncGenerator[watch.Watch]:
         """As `sinkfence_postgres.PostgresSink.enter`."""
-        with watch.entered(token):
-            yield
-
-    def committed(self, token: Token) -> bool:
-        """As `sinkfence_postgres.PostgresSink.committed`."""
-        return watch.committed(token)
+        with watch.entered(token) as seen:
+            yield seen
 
     @asynccontextmanager
     async def _connection(self) -> AsyncGenerator[Any]:
@@ -142,7 +139,8 @@ async def _run(tx: Any, query: statements.Query) -> None:
 
         async with psycopg.AsyncCursor(tx) as cursor:
             await cursor.execute(query.pyformat.encode(), query.params, prepare=False)
-        await _settle(tx)
+            await _settle(tx)
+            connections.complete(query, cursor.rowcount)
     else:
         await tx.run_sync(connections.run, query)
 

@@ -51,7 +51,11 @@ def is_psycopg(tx: object) -> bool:
 
 
 def run(tx: Any, query: Query) -> None:
-    """Send one statement and wait for the server's verdict on it."""
+    """Send one statement and wait for the server's verdict on all of it.
+
+    Raises:
+        NotEnforced: something between here and the server has answered less than was asked.
+    """
     if is_psycopg(tx):
         import psycopg
 
@@ -59,11 +63,22 @@ def run(tx: Any, query: Query) -> None:
         # transaction pooler may hand the next statement to another server process.
         with psycopg.Cursor(tx) as cursor:
             cursor.execute(query.pyformat.encode(), query.params, prepare=False)
-        settle(tx)
+            settle(tx)
+            complete(query, cursor.rowcount)
     else:
         from sqlalchemy import text
 
-        core(tx).execute(text(query.sql), dict(query.params))
+        # Options of a call go before those of the connection and its engine. With theirs, the statement could
+        # become a server-side cursor, which evaluates a row when it is fetched: the first token alone.
+        options = {"stream_results": False, "yield_per": None}
+        result = core(tx).execute(text(query.sql), dict(query.params), execution_options=options)
+        complete(query, len(result.all()))
+
+
+def complete(query: Query, rows: int) -> None:
+    """Raise NotEnforced unless every row of the answer is here."""
+    if rows != query.rows:
+        raise NotEnforced(f"{query.rows} answers were to come from the server, and {rows} came")
 
 
 def settle(tx: Any) -> None:
@@ -144,9 +159,28 @@ def status(driver: Any) -> int | None:
     return getattr(getattr(driver, "info", None), "transaction_status", None)
 
 
-def observed(tx: Any, driver: Any) -> Guard:
+def observed(tx: Any) -> Guard:
     """Return how to look at a guarded transaction of the user's own later on."""
-    return Guard(lambda: is_open(tx), lambda: status(driver) == INERROR)
+    if is_psycopg(tx):
+        return Guard(lambda: is_open(tx), failed=lambda: failed(tx))
+    from sqlalchemy import event
+
+    conn, raw = core(tx), driver(tx)
+    root, sent = conn.get_transaction(), list[bool]()
+
+    # Called before COMMIT is sent. An aborted transaction is rolled back by it, and nobody is told.
+    def committing(conn: sqlalchemy.Connection) -> None:
+        if conn.get_transaction() is root and status(raw) != INERROR:
+            sent.append(True)
+
+    event.listen(conn, "commit", committing)
+    return Guard(lambda: root is not None and root.is_active, lambda: bool(sent), lambda: failed(raw))
+
+
+def failed(driver: Any) -> bool:
+    """Whether the last statement was refused, or the transaction is aborted; False without libpq."""
+    message = getattr(getattr(driver, "info", None), "error_message", None)
+    return status(driver) == INERROR or bool(message)
 
 
 def sound(driver: Any) -> bool:

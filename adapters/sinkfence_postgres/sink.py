@@ -76,16 +76,12 @@ class PostgresSink:
         """
         self.arm(token)
 
-    def enter(self, token: Token) -> AbstractContextManager[None]:
-        """Surround a request's handler: what is guarded with this token inside is watched for `committed`."""
-        return watch.entered(token)
+    def enter(self, token: Token) -> AbstractContextManager[watch.Watch]:
+        """Surround a request's handler, and watch over what is guarded with this token inside.
 
-    def committed(self, token: Token) -> bool:
-        """Whether inside `enter` a transaction guarded with this token was committed, and none is open.
-
-        Seen are those committed by `transaction`, `begin`, or inside `translated`.
+        Seen as committed is what was by `transaction`, `begin`, or inside `translated`.
         """
-        return watch.committed(token)
+        return watch.entered(token)
 
     def _connection(self) -> AbstractContextManager[Any]:
         source = self._source

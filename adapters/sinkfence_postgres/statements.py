@@ -20,6 +20,8 @@ class Query:
     sql: str
     """With `:name` where a parameter goes, as SQLAlchemy's text() has it."""
     params: Mapping[str, Any]
+    rows: int = 1
+    """How many rows the answer has: a cursor that hands them out one by one would also evaluate them so."""
 
     @property
     def pyformat(self) -> str:
@@ -61,6 +63,7 @@ def guard(tokens: Iterable[Token], lock: bool = False) -> Query:
             "generations": [token.generation for token in tokens],
             "owners": [token.owner for token in tokens],
         },
+        rows=len(tokens),
     )
 
 

@@ -46,6 +46,7 @@ def translating(attempt: Attempt) -> Generator[None]:
     except Exception as exc:
         if (known := attempt.meaning(exc)) is None:
             raise
+        watch.hear(known)
         if isinstance(known, StaleToken) and known.token in attempt.bearers:
             attempt.bearers[known.token].lose(known)
         raise known from exc
@@ -76,7 +77,8 @@ def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:
     attempt = Attempt(statements.shown(bearers), ours=True)
     with translating(attempt):
         connections.run(tx_, statements.guard(attempt.bearers, lock))
-    watch.guarded(attempt.bearers, connections.observed(tx_, connections.driver(tx_)))
+    if seen := watch.over(attempt.bearers):
+        seen.guards.append(connections.observed(tx_))
 
 
 @contextmanager
@@ -117,9 +119,11 @@ def transaction(tx: Tx, *bearers: Bearer) -> Generator[Tx]:
 def translated() -> Generator[None]:
     """Surround a commit of one's own: errors are raised as what they are, as by `transaction`.
 
+    Let them out: what the block swallows on a connection of psycopg's or asyncpg's is not always seen.
+
     Raises:
         StaleToken, GenerationConflict, NotArmed, JobMismatch, MissingToken: nothing was applied.
         OutcomeUnknown: the connection was lost, and COMMIT may have been sent.
     """
-    with translating(Attempt(committing=True)), watch.commit():
+    with watch.commit(), translating(Attempt(committing=True)):
         yield

@@ -1,4 +1,4 @@
-"""What one request of a service has guarded, and whether all of it was committed."""
+"""What one request of a service has guarded, and what became of it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,26 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from sinkfence.errors import OutcomeUnknown, SinkfenceError, StaleToken
 from sinkfence.tokens import Token
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Guard:
     """One guarded transaction."""
 
-    is_open: Callable[[], bool]
-    is_aborted: Callable[[], bool]
-    """Whether its COMMIT would "succeed" as a ROLLBACK. asyncpg doesn't tell: False."""
+    look: Callable[[], bool]
+    """Whether it is open, asked of its connection, which may begin another afterwards."""
+    sent: Callable[[], bool] = lambda: True
+    """Whether a COMMIT that can succeed was sent for it. psycopg doesn't tell: True."""
+    failed: Callable[[], bool] = lambda: False
+    """Whether the last statement on its connection failed, or the transaction has. asyncpg doesn't tell."""
+    closed: bool = False
+
+    def is_open(self) -> bool:
+        """Whether it is open; once it was seen closed it stays so."""
+        self.closed = self.closed or not self.look()
+        return not self.closed
 
 
 @dataclass(slots=True, eq=False)
@@ -24,9 +34,24 @@ class Watch:
     """Mutable on purpose: a handler in a thread or task has a copied context, and the same watch in it."""
 
     token: Token
-    committed: bool = False
+    done: bool = False
+    """Whether something was committed for certain."""
+    doubted: bool = False
+    """Whether something may have been, and its answer was lost."""
+    refused: SinkfenceError | None = None
     guards: list[Guard] = field(default_factory=list[Guard])
     """Appended to and removed from by any thread."""
+
+    @property
+    def committed(self) -> bool:
+        """Whether a guarded transaction was committed, and none is still open."""
+        return self.done and not any(guard.is_open() for guard in list(self.guards))
+
+    @property
+    def applied(self) -> bool:
+        """Whether a guarded transaction was committed, or may have been."""
+        ended = (guard for guard in list(self.guards) if not guard.is_open())
+        return self.done or self.doubted or any(guard.sent() for guard in ended)
 
 
 _current: ContextVar[Watch | None] = ContextVar("sinkfence_postgres_watch", default=None)
@@ -34,12 +59,12 @@ _current: ContextVar[Watch | None] = ContextVar("sinkfence_postgres_watch", defa
 
 
 @contextmanager
-def entered(token: Token) -> Generator[None]:
+def entered(token: Token) -> Generator[Watch]:
     """Watch over what is guarded with this token inside."""
     outer, mine = _current.get(), Watch(token)
     _current.set(mine)
     try:
-        yield
+        yield mine
     finally:
         # Not reset(): a WSGI response may be closed in another context than it was made in. And only what is
         # ours: a server that drops a response without close() leaves this to the garbage collector, which may
@@ -48,26 +73,38 @@ def entered(token: Token) -> Generator[None]:
             _current.set(outer)
 
 
-def committed(token: Token) -> bool:
-    """Whether a guarded transaction of this token was committed here, and none is still open."""
+def over(tokens: Collection[Token]) -> Watch | None:
+    """Return the watch over the present request, if its token is one of these."""
     watch = _current.get()
-    if watch is None or watch.token != token:
-        return False
-    return watch.committed and not any(guard.is_open() for guard in list(watch.guards))
+    return watch if watch is not None and watch.token in tokens else None
+
+
+def hear(error: SinkfenceError) -> None:
+    """Remember how the present request was refused: a framework may keep that from the door.
+
+    A newer owner is the last word. Anything else the handler may overcome, and is refused anew.
+    """
+    watch = _current.get()
+    if watch is None:
+        return
+    if isinstance(error, OutcomeUnknown):
+        watch.doubted = True
+    elif getattr(error, "token", None) == watch.token and not isinstance(watch.refused, StaleToken):
+        watch.refused = error
 
 
 @contextmanager
 def block(tokens: Collection[Token]) -> Generator[Callable[[], None]]:
     """Count a block that guards these tokens; what it yields is called when the block was committed."""
-    watch = _current.get()
-    if watch is None or watch.token not in tokens:
+    watch = over(tokens)
+    if watch is None:
         yield lambda: None
         return
 
     def done() -> None:
-        watch.committed = True
+        watch.done = True
 
-    guard = Guard(lambda: True, lambda: False)
+    guard = Guard(lambda: True)
     watch.guards.append(guard)
     try:
         yield done
@@ -75,19 +112,19 @@ def block(tokens: Collection[Token]) -> Generator[Callable[[], None]]:
         watch.guards.remove(guard)
 
 
-def guarded(tokens: Collection[Token], guard: Guard) -> None:
-    """Remember a guard in a transaction that the user commits."""
-    watch = _current.get()
-    if watch is not None and watch.token in tokens:
-        watch.guards.append(guard)
-
-
 @contextmanager
 def commit() -> Generator[None]:
     """Surround the user's own commit: what was guarded and open before, and isn't after, is committed."""
     watch = _current.get()
-    guards = list(watch.guards) if watch else []
-    before = [guard for guard in guards if guard.is_open() and not guard.is_aborted()]
-    yield
-    if watch and any(not guard.is_open() for guard in before):
-        watch.committed = True
+    if watch is None:
+        yield
+        return
+    before = [guard for guard in list(watch.guards) if guard.is_open() and not guard.failed()]
+    try:
+        yield
+    except SinkfenceError as error:
+        if len(before) == 1 and getattr(error, "token", None) == watch.token:
+            watch.guards.remove(before[0])  # it is what was refused, as a whole
+        raise
+    if any(not guard.is_open() and guard.sent() and not guard.failed() for guard in before):
+        watch.done = True

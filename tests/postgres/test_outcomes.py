@@ -26,7 +26,7 @@ from sinkfence.errors import (
     StaleToken,
 )
 from sinkfence.tokens import Token
-from sinkfence_postgres import guard, refusal, transaction, translated
+from sinkfence_postgres import PostgresSink, aio, guard, refusal, transaction, translated
 
 
 class Proxy:
@@ -351,3 +351,32 @@ def test_translated_passes_what_it_does_not_know(db):
         _ = 1 / 0
     with db.connect() as conn, pytest.raises(psycopg.errors.DivisionByZero), translated():
         conn.execute("select 1/0")
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+@pytest.mark.parametrize("options", [{"stream_results": True}, {"yield_per": 1}], ids=str)
+def test_every_token_is_guarded_where_results_are_streamed(db, token, driver, options):
+    """Options that make statements into server-side cursors, read row by row, don't reach the guard."""
+    first, second = token(job_id="streamed/a"), token(job_id="streamed/b")
+    with db.engine(driver) as engine, engine.execution_options(**options).connect() as conn:
+        PostgresSink(engine.execution_options(**options)).arm(first)
+        db.arm(token(1, job_id="streamed/b"))
+        with pytest.raises(StaleToken), transaction(conn, first, second):
+            pytest.fail("the second token was not judged")
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+def test_every_token_is_guarded_where_results_are_streamed_asynchronously(db, token, driver):
+    """The same for an asynchronous engine."""
+    first, second = token(job_id="streamed/a"), token(job_id="streamed/b")
+
+    async def run() -> None:
+        async with db.async_engine(driver) as engine:
+            streaming = engine.execution_options(stream_results=True)
+            await aio.PostgresSink(streaming).arm(first)
+            async with streaming.connect() as conn, aio.transaction(conn, first, second):
+                pytest.fail("the second token was not judged")
+
+    db.arm(token(1, job_id="streamed/b"))
+    with pytest.raises(StaleToken):
+        db.run(run())
