@@ -99,7 +99,9 @@ class LeaseHeld(SinkfenceError):
 class LeaseLost(SinkfenceError):
     """The lease was ours once and no longer is: stop what it protected."""
 
-    def __init__(self, token: Token, reason: str, *, result: Any = None) -> None:
+    def __init__(
+        self, token: Token, reason: str, *, result: Any = None, earlier_attempt_unknown: bool = False
+    ) -> None:
         super().__init__(
             f"the lease of job {token.job_id!r}, generation {token.generation}, is lost: {reason}. "
             "Stop what it protected"
@@ -108,6 +110,8 @@ class LeaseLost(SinkfenceError):
         self.reason = reason
         self.result = result
         """What `complete(result)` was to record, so that it isn't dropped in silence."""
+        self.earlier_attempt_unknown = earlier_attempt_unknown
+        """Whether an earlier attempt of the same call got no answer, and may have been applied."""
 
 
 class NotArmed(SinkfenceError):

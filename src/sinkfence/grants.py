@@ -81,6 +81,8 @@ def lease_lost(token: Token, found: Record | None) -> LeaseLost:
     """Return the error for a token that a record is no longer of, saying what was seen."""
     if found is None:
         why = "its record is gone: the store was reset or restored"
+    elif found.generation < token.generation:
+        why = f"the store has gone back to generation {found.generation}"
     elif found.generation != token.generation:
         why = f"the store has issued generation {found.generation} since"
     elif found.owner == token.owner:

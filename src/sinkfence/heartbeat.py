@@ -58,7 +58,7 @@ class Heartbeat:
                 return
             now = self._clock()
             self._beating[tenure] = _Beat(interval, now + interval)
-            if self._renewing is None:
+            if not _runs(self._renewing):
                 self._renewing = self._start(self._renew)
             self._ensure_watching()
             if now + interval < self._renews_at or now + tenure.remaining() < self._watches_at:
@@ -120,7 +120,7 @@ class Heartbeat:
             try:
                 if self._on_lost is not None:
                     self._on_lost(lease, loss)
-            except Exception:
+            except BaseException:  # a sys.exit() of theirs would end this thread, and no later loss be told
                 log.exception("on_lost failed for %r", lease)
 
     def stop(self, timeout: float) -> None:
@@ -144,7 +144,7 @@ class Heartbeat:
             log.warning("a renewal that came too late could not be released: %s", error)
 
     def _ensure_watching(self) -> None:
-        if self._watching is None:
+        if not _runs(self._watching):
             self._watching = self._start(self._watch)
 
     @staticmethod
@@ -183,3 +183,8 @@ class Heartbeat:
                     self._changed.wait(min(wait, LONGEST_WAIT))
                     self._watches_at = 0.0
             self.tell()
+
+
+def _runs(thread: threading.Thread | None) -> bool:
+    # One that is done says so under the lock; one that an error ended is not missed for ever.
+    return thread is not None and thread.is_alive()

@@ -51,7 +51,7 @@ class Holder:
         self._heartbeat = Heartbeat(store, on_lost, clock)
         self._lock = threading.Lock()
         # Weakly: a lease without a heartbeat that its user has dropped is left to run out.
-        self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
+        self._tenures: weakref.WeakSet[Tenure] = weakref.WeakSet()
 
     def acquire(self, job_id: str, ttl: float, wait: float) -> Held:
         """Acquire the job, trying for `wait` seconds. See `Leases.acquire`."""
@@ -129,13 +129,16 @@ class Holder:
     def close(self, timeout: float) -> list[Exception]:
         """Release what is held and end the heartbeat's threads; return what went wrong."""
         with self._lock:
-            held = [lease for lease in self._leases if lease.remaining() > 0]
+            held = [tenure for tenure in self._tenures if tenure.remaining() > 0]
+        # All of them first: what the store keeps us from releasing must not go on being renewed.
+        for tenure in held:
+            tenure.finish(RELEASED, None)
         errors: list[Exception] = []
 
         def release() -> None:
-            for lease in held:
+            for tenure in held:
                 try:
-                    lease.release()
+                    self._store.release(tenure.token)
                 except LeaseLost:
                     pass  # somebody else's by now, which is what releasing is for
                 except Exception as error:  # noqa: BLE001 - the others are released all the same
@@ -159,7 +162,7 @@ class Holder:
 
         tenure.ended = ended
         with self._lock:
-            self._leases.add(lease)
+            self._tenures.add(tenure)
         return Held(lease, tenure)
 
     def _replace(self, tenure: Tenure, stale: StaleToken) -> Held | None:

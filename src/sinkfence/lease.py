@@ -119,7 +119,7 @@ class Lease:
         text = None if result is None else json.dumps(result, allow_nan=False)
         if text is not None and len(text) > MAX_RESULT_BYTES:  # ASCII: a character is a byte
             raise ValueError(f"a result may have {MAX_RESULT_BYTES} bytes as JSON, this one has {len(text)}")
-        with tenure.settling():
+        with tenure.settling(COMPLETED):
             try:
                 self._store.complete(tenure.token, text, conn)
             except LeaseLost as lost:
@@ -137,12 +137,22 @@ class Lease:
             OutcomeUnknown: no answer: repeat it, or let the lease run out.
         """
         tenure = self._usable()
+        # Asked now: its end is the end of its term.
+        was_ours = tenure.remaining() > 0
+        before = tenure.end == RELEASED or tenure.may_be_released
         if conn is None:
             # Ended here first, there second. The other way round: the record is free, B acquires it, and this
             # side's body still shows its token, and its heartbeat reports as lost what was given back.
             tenure.finish(RELEASED, None)
-        with tenure.settling():
-            self._store.release(tenure.token, conn)
+        with tenure.settling(RELEASED):
+            try:
+                self._store.release(tenure.token, conn)
+            except LeaseLost as lost:
+                # Released before: by an earlier call, by a sending that got no answer, or by a transaction of
+                # the caller's; and then B acquired it. Past the term B may have come first: a loss.
+                before = before or (was_ours and lost.earlier_attempt_unknown)
+                if conn is not None or not before:
+                    raise
 
     def lose(self, reason: StaleToken) -> None:
         """Hear from a sink that it refused this lease's token: it is lost."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from sinkfence.grants import Record, Store, check_label
 from sinkfence.heartbeat import OnLost
 from sinkfence.holder import Holder
 from sinkfence.lease import Lease
+from sinkfence.process import Process, this_process
 from sinkfence.sinks import Sink
 from sinkfence.terms import Clock, boot_time, check_seconds, check_ttl
 from sinkfence.tokens import check_job_id
@@ -61,8 +61,8 @@ class Leases:
         self._clock = _clock
         self._pause = _pause
         self._interval(self._ttl)
-        # By pid, and without a lock: one that another thread held at the fork would stay held in the child.
-        self._holders: dict[int, Holder] = {}
+        # By process, without a lock: one that another thread held at the fork would stay held in the child.
+        self._holders: dict[Process, Holder] = {}
         self._closed = False
 
     @contextmanager
@@ -154,7 +154,7 @@ class Leases:
             ExceptionGroup: of what went wrong, a TimeoutError among it where the store took too long.
         """
         self._closed = True
-        here = self._holders.get(os.getpid())
+        here = self._holders.get(this_process())
         errors = here.close(timeout) if here else []
         self._store.close()
         if errors:
@@ -176,11 +176,11 @@ class Leases:
             log.warning("closing after an error: %s", group.exceptions)
 
     def _here(self) -> Holder:
-        pid = os.getpid()
-        here = self._holders.get(pid)
+        process = this_process()
+        here = self._holders.get(process)
         if here is None:
             made = Holder(self._store, self._label, self._on_lost, self._clock, self._pause)
-            here = self._holders.setdefault(pid, made)
+            here = self._holders.setdefault(process, made)
         return here
 
     def _open(self) -> Holder:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import Final
 
 from sinkfence.errors import LeaseLost, StaleToken
 from sinkfence.grants import Grant
+from sinkfence.process import this_process
 from sinkfence.terms import Clock, Term
 
 RELEASED: Final = "it was released"
@@ -32,13 +32,14 @@ class Tenure:
         self.ended: Callable[[Loss | None], None] = lambda loss: None
         """Called by whichever thread ends it, after the fact and outside of any lock."""
         self._clock = clock
-        self._pid = os.getpid()
+        self._process = this_process()
         self._lock = threading.Lock()
         self._term = Term(asked, ttl)
         self._lease_until = grant.lease_until
         self._end: str | None = None
         self._under_way = 0
-        self._may_be_settled = False
+        self._may_be: str | None = None
+        self._settled_at = 0.0
 
     @property
     def lease_until(self) -> datetime:
@@ -51,12 +52,20 @@ class Tenure:
         return self._end
 
     @property
+    def may_be_released(self) -> bool:
+        """Whether a transaction of the caller's has released it, and perhaps was committed.
+
+        Only within the term: past it, somebody may have taken the job without that.
+        """
+        return self._may_be == RELEASED and self.remaining() > 0
+
+    @property
     def is_forked(self) -> bool:
         """Whether this is only an image of the tenure, in a child of the process that has it.
 
         To be asked first: another thread may have held the lock at the fork, and then nobody gives it back.
         """
-        return os.getpid() != self._pid
+        return this_process() != self._process
 
     def remaining(self) -> float:
         """Return the seconds left of the term; not above 0.0 once it ended."""
@@ -81,6 +90,9 @@ class Tenure:
             # A heartbeat and a renew() may overtake each other: the later request has the longer term.
             if asked > self._term.asked and self._end is None:
                 self._term, self._lease_until = Term(asked, self.ttl), lease_until
+            # A transaction that has released it keeps the row locked: renewed since, it was rolled back.
+            if self._may_be == RELEASED and asked > self._settled_at and not self._under_way:
+                self._may_be = None
             return self._end is None and self._term.remaining(self._clock()) > 0
 
     def expire(self) -> None:
@@ -99,26 +111,28 @@ class Tenure:
 
         `settled`: released or completed under this very generation. That is no loss where this side may have
         done it: the heartbeat reads the row that a `complete` has just changed, before its answer is here,
-        or after a commit of the caller's that nobody tells us of.
+        or after a commit of the caller's that nobody tells us of. Nor is it one where that was a release, and
+        the next owner was quicker than the heartbeat.
         """
         with self._lock:
-            under_way, may_be_settled = self._under_way, self._may_be_settled
+            under_way, may_be = self._under_way, self._may_be
         if under_way:
             return  # its answer decides
-        mine = settled and may_be_settled
-        self.finish(why, None if mine else LeaseLost(self.token, why))
+        mine = may_be if settled or self.may_be_released else None
+        self.finish(mine or why, None if mine else LeaseLost(self.token, why))
 
     @contextmanager
-    def settling(self) -> Generator[None]:
-        """Surround a request that ends the lease at the store, while its outcome is open."""
+    def settling(self, what: str) -> Generator[None]:
+        """Surround a request that ends the lease at the store, RELEASED or COMPLETED, while that is open."""
         with self._lock:
             self._under_way += 1
-            self._may_be_settled = True
+            self._may_be = what
         try:
             yield
         finally:
             with self._lock:
                 self._under_way -= 1
+                self._settled_at = self._clock()
 
     def finish(self, why: str, loss: Loss | None) -> None:
         """End it, if it hasn't ended."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from sinkfence.errors import GenerationExhausted, JobCompleted, LeaseHeld, NotEnforced
 from sinkfence.grants import Grant, Record, Renewals, State, is_settled, lease_lost
+from sinkfence.process import this_process
 from sinkfence.terms import Clock, boot_time
 from sinkfence.tokens import MAX_GENERATION, Token, check_generation, check_job_id
 
@@ -49,7 +49,7 @@ class MemoryStore:
         self._epoch = datetime.now(UTC) - timedelta(seconds=clock())
         self._rows: dict[str, _Row] = {}
         self._lock = threading.Lock()
-        self._pid = os.getpid()
+        self._process = this_process()
 
     def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
         """As `Store.acquire`."""
@@ -147,7 +147,7 @@ class MemoryStore:
         """Do nothing: there is no connection, and the count is kept."""
 
     def _locked(self) -> threading.Lock:
-        if os.getpid() != self._pid:
+        if this_process() != self._process:
             raise NotEnforced(
                 "a MemoryStore does not outlive fork: the child would issue the parent's numbers again. "
                 "Use SqlStore"

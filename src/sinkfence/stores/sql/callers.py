@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from sinkfence.stores.sql.connections import RETRYABLE, sqlstate
+from sinkfence.stores.sql.connections import RETRYABLE, sqlstate, text
 from sinkfence.stores.sql.dialects import Query, Row
 
 
@@ -29,7 +29,7 @@ def fetch_in(conn: Any, query: Query) -> Sequence[Row]:
         )
     try:
         if hasattr(conn, "get_bind") or isinstance(conn, sa.Connection):  # get_bind: a Session, scoped or not
-            rows: Sequence[Row] = execute(sa.text(query.sql), query.params).all()
+            rows: Sequence[Row] = execute(text(query.sql), query.params).all()
             return rows
         if not type(conn).__module__.startswith("psycopg"):
             raise TypeError(f"conn must be an SQLAlchemy or psycopg connection, not {type(conn).__name__}")

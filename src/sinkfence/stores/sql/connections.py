@@ -6,13 +6,14 @@ import random
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
-from sinkfence.errors import OutcomeUnknown
+from sinkfence.errors import LeaseLost, NotEnforced, OutcomeUnknown
 from sinkfence.stores.sql import schema
 
 T = TypeVar("T")
@@ -79,7 +80,13 @@ def _prepare(driver_connection: Any, _record: object) -> None:
         driver_connection.prepare_threshold = None  # prepared statements are session state
     elif type(driver_connection).__module__.startswith("sqlite3"):
         if driver_connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-            driver_connection.execute("PRAGMA journal_mode = WAL")
+            (mode,) = driver_connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            if mode != "wal":  # in memory, by whatever name, or where files have no shared memory
+                driver_connection.close()
+                raise NotEnforced(
+                    f"this SQLite database cannot keep leases (journal_mode {mode!r}, and not 'wal'): "
+                    "it must be a file on a disk of this host; in memory, MemoryStore does it"
+                )
         driver_connection.execute("PRAGMA synchronous = FULL")
 
 
@@ -87,8 +94,8 @@ def _prepare(driver_connection: Any, _record: object) -> None:
 def transaction(connection: sa.Connection) -> Generator[None]:
     """Surround several statements, on a connection in autocommit."""
     sqlite = connection.dialect.name == "sqlite"
-    # IMMEDIATE: the write lock is waited for here, before the clock is read, and not between two statements,
-    # where waiting is no use: SQLite answers "locked" at once to a reader that becomes a writer too late.
+    # IMMEDIATE: the write lock is waited for here and not between two statements, where waiting is no use:
+    # SQLite answers "locked" at once to a reader that becomes a writer too late.
     connection.exec_driver_sql("BEGIN IMMEDIATE" if sqlite else "BEGIN")
     try:
         yield
@@ -124,6 +131,9 @@ def run(
             with connection:
                 try:
                     return work(connection)
+                except LeaseLost as lost:
+                    lost.earlier_attempt_unknown = sent is not None
+                    raise
                 except DBAPIError as error:
                     last = error
                     sent = error if _is_unanswered(error) else sent
@@ -138,6 +148,12 @@ def run(
         ) from sent
     assert last is not None
     raise last
+
+
+@lru_cache(64)
+def text(sql: str) -> sa.TextClause:
+    """Return the clause of a statement. There are few, and finding the places in one takes a while."""
+    return sa.text(sql)
 
 
 def sqlstate(error: Exception) -> str | None:

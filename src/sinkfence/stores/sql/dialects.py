@@ -58,6 +58,8 @@ class Dialect:
     """Locks rows in one order, so that two batches cannot deadlock, and passes over those that are locked."""
     patient: str
     """True; on the way it bounds the wait for a row's lock, for this transaction alone."""
+    mortal: str
+    """True; on the way it has the server end a transaction of the caller's that stands idle for too long."""
     settled: str
     """Makes sure, for this transaction alone, that what is acknowledged survives a crash."""
 
@@ -81,6 +83,9 @@ POSTGRESQL: Final = Dialect(
     # A lock_timeout of the role's own is respected. set_config(..., true) ends with the transaction, which
     # is this statement: no session state, so PgBouncer may pool transactions.
     patient="(current_setting('lock_timeout') <> '0' OR set_config('lock_timeout', '2s', true) <> '')",
+    # Its owner may be frozen, and the row locked: nobody could take the job for as long as that lasts.
+    mortal="(current_setting('idle_in_transaction_session_timeout') <> '0' "
+    "OR set_config('idle_in_transaction_session_timeout', '60s', true) <> '')",
     # With `off` an acknowledged generation was gone after kill -9. Only the two that wait for less than this
     # server's disk are raised: setting `on` would weaken remote_apply. COMMIT reads the setting after this.
     settled="CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') "
@@ -101,7 +106,8 @@ SQLITE: Final = Dialect(
     "json_extract(value, '$.generation') AS generation, json_extract(value, '$.owner') AS owner, "
     "json_extract(value, '$.ttl') AS ttl FROM json_each(:wanted)) AS w",
     result_in=":result",
-    skip_locked="",  # there are no row locks: BEGIN IMMEDIATE has the whole file
+    skip_locked="",  # there are no row locks: who writes has the whole file
     patient="true",
+    mortal="true",
     settled="0",
 )

@@ -43,7 +43,8 @@ schema: Final = sa.Table(
 )
 
 # Whatever deletes a record or lowers its generation would have numbers issued again, which sinks have
-# seen already. The conditions stand in WHEN, where they cost a renewal nothing.
+# seen already. The conditions stand in WHEN, where they cost a renewal nothing. Nothing is replaced by its
+# equal: that waits for every transaction that has the table in use, and all the others wait behind it.
 _POSTGRESQL: Final = (
     """
     CREATE OR REPLACE FUNCTION sinkfence_lease_keep() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -76,8 +77,9 @@ def create(connection: sa.Connection) -> None:
     if postgresql:  # two workers that start together would both find nothing and one would fail
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7239414406513180001)")
     metadata.create_all(connection)
-    for statement in _POSTGRESQL if postgresql else _SQLITE:
-        connection.exec_driver_sql(statement)
+    if not postgresql or _lacks_triggers(connection):
+        for statement in _POSTGRESQL if postgresql else _SQLITE:
+            connection.exec_driver_sql(statement)
     if _found(connection) is None:
         connection.execute(sa.insert(schema).values(part="lease", version=VERSION))
     check(connection)
@@ -112,6 +114,14 @@ def missing() -> SchemaMismatch:
     return SchemaMismatch(
         "the lease tables are missing here, or incomplete: run SqlStore(...).create_schema() once"
     )
+
+
+def _lacks_triggers(connection: sa.Connection) -> bool:
+    found = connection.exec_driver_sql(
+        f"SELECT count(*) FROM pg_trigger WHERE tgrelid = CAST('{TABLE}' AS regclass) "
+        f"AND tgname IN ('{TABLE}_update', '{TABLE}_delete')"
+    )
+    return bool(found.scalar_one() < 2)
 
 
 def _found(connection: sa.Connection) -> int | None:

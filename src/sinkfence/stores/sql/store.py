@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -14,11 +12,12 @@ from typing import Literal, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from sinkfence.errors import GenerationExhausted, LeaseHeld
+from sinkfence.errors import Conflict, GenerationExhausted, LeaseHeld, SchemaMismatch
 from sinkfence.grants import Grant, Record, Renewals
+from sinkfence.process import Process, this_process
 from sinkfence.stores.sql import records, schema, statements
 from sinkfence.stores.sql.callers import fetch_in
-from sinkfence.stores.sql.connections import engine_for, is_blocked, run, transaction
+from sinkfence.stores.sql.connections import engine_for, is_blocked, run, text, transaction
 from sinkfence.stores.sql.dialects import POSTGRESQL, SQLITE, Change, Dialect, Query, Row
 from sinkfence.tokens import MAX_GENERATION, Token, check_generation, check_job_id
 
@@ -29,8 +28,8 @@ log = logging.getLogger("sinkfence")
 
 
 @dataclass(slots=True)
-class _Process:
-    """The engines of one process: a forked child must neither use nor close its parent's connections."""
+class _Engines:
+    """Those of one process: a forked child must neither use nor close its parent's connections."""
 
     work: sa.Engine
     beats: sa.Engine
@@ -63,13 +62,14 @@ class SqlStore:
             raise ValueError('floor must be None or "clock"')
         self._source = url_or_engine
         self._by_clock = floor == "clock"
-        # By pid, and without a lock: one that another thread held at the fork would stay held in the child.
+        # By process, without a lock: one that another thread held at the fork would stay held in the child.
         # What is the parent's stays referenced, so that the child does not close it.
-        self._processes: dict[int, _Process] = {}
+        self._processes: dict[Process, _Engines] = {}
         self._dialect = SQLITE if self._here().work.dialect.name == "sqlite" else POSTGRESQL
 
     def __repr__(self) -> str:
-        return f"SqlStore({self._here().work.url.render_as_string(hide_password=True)!r})"
+        url = self._here().work.url.set(query={})  # which may hold passwords: libpq's, and of TLS keys
+        return f"SqlStore({url.render_as_string()!r})"
 
     @property
     def jumps(self) -> bool:
@@ -79,15 +79,29 @@ class SqlStore:
     def create_schema(self) -> None:
         """Create the tables, or bring older ones up to date; nothing happens where they are right.
 
+        They belong to whoever calls this. Another role that works with leases needs `GRANT SELECT, INSERT,
+        UPDATE ON sinkfence_lease` and `GRANT SELECT ON sinkfence_schema`, and no more.
+
         Raises:
-            SchemaMismatch: the tables there are newer than this version of sinkfence.
+            SchemaMismatch: the tables there are newer than this version of sinkfence, or something is missing
+                and somebody's transaction keeps them locked.
         """
 
         def create(connection: sa.Connection) -> None:
             with transaction(connection):
+                # Whoever waits for a table's lock has all others, renewals too, wait behind it.
+                connection.exec_driver_sql(f"SELECT {self._dialect.patient}")
                 schema.create(connection)
 
-        run(self._here().work, create)
+        try:
+            run(self._here().work, create)
+        except DBAPIError as error:
+            if is_blocked(error):
+                raise SchemaMismatch(
+                    "the lease tables lack something, and somebody's transaction keeps them locked: "
+                    "end that, and run create_schema() again"
+                ) from error
+            raise
 
     def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
         """As `Store.acquire`."""
@@ -163,22 +177,30 @@ class SqlStore:
 
     def close(self) -> None:
         """As `Store.close`."""
-        here = self._processes.pop(os.getpid(), None)
+        here = self._processes.pop(this_process(), None)
         if here is not None:
             here.work.dispose()
             here.beats.dispose()
 
     def _words(self, conn: object) -> Dialect:
         # In the caller's transaction its own settings count, to the end.
-        return self._dialect if conn is None else replace(self._dialect, patient="true", settled="0")
+        d = self._dialect
+        return d if conn is None else replace(d, patient=d.mortal, settled="0")
 
     def _change(self, change: Change[T], conn: object = None) -> T:
         def work(fetch: Fetch) -> T:
             rows = fetch(change.query)
             if rows:
                 return change.took(rows[0])
-            found = fetch(change.look)
-            return change.refused(records.record(found[0]) if found else None)
+            rows = fetch(change.look)
+            found = records.record(rows[0]) if rows else None
+            if conn is not None and (found.generation if found else 0) < change.query.params["generation"]:
+                # From a snapshot, nothing follows: that the store has gone back is for the heartbeat to see.
+                raise Conflict(
+                    "this transaction's snapshot is older than the lease, and so does not see it: "
+                    "roll back, and run the whole transaction again"
+                )
+            return change.refused(found)
 
         return self._run(work) if conn is None else work(partial(fetch_in, conn))
 
@@ -190,21 +212,21 @@ class SqlStore:
 
         def on(connection: sa.Connection) -> T:
             def fetch(query: Query) -> Sequence[Row]:
-                return connection.execute(sa.text(query.sql), query.params).all()
+                return connection.execute(text(query.sql), query.params).all()
 
             if not here.checked:
                 schema.check(connection)
                 here.checked = True
-            # One statement is one transaction in PostgreSQL: one round trip. What follows it only reads.
-            with transaction(connection) if self._dialect is SQLITE else nullcontext():
-                return work(fetch)
+            # One statement is one transaction: one round trip, and no moment between BEGIN and COMMIT in
+            # which a stopped process would keep SQLite's file locked. What follows it only reads.
+            return work(fetch)
 
         return run(here.beats if beat else here.work, on)
 
-    def _here(self) -> _Process:
-        pid = os.getpid()
-        here = self._processes.get(pid)
+    def _here(self) -> _Engines:
+        process = this_process()
+        here = self._processes.get(process)
         if here is None:
-            made = _Process(engine_for(self._source), engine_for(self._source))
-            here = self._processes.setdefault(pid, made)
+            made = _Engines(engine_for(self._source), engine_for(self._source))
+            here = self._processes.setdefault(process, made)
         return here
