@@ -35,12 +35,20 @@ def test_a_missing_sqlalchemy_is_one_line_that_helps() -> None:
     assert "pip install 'sinkfence[sql]'" in done.stderr.splitlines()[-1]
 
 
-def test_a_missing_driver_is_one_line_that_helps() -> None:
-    """Without psycopg, making a store of a PostgreSQL URL names the command that installs it."""
+@pytest.mark.parametrize(
+    ("scheme", "driver", "install"),
+    [
+        ("postgresql", "psycopg", "'sinkfence[postgres]' 'psycopg[binary]'"),
+        ("postgresql+asyncpg", "asyncpg", "asyncpg"),
+    ],
+)
+def test_a_missing_driver_is_one_line_that_helps(scheme: str, driver: str, install: str) -> None:
+    """Without the driver, making a store of a PostgreSQL URL names it, and the command that installs it."""
     script = (
-        "import sys; sys.modules['psycopg'] = None\n"
-        "from sinkfence.stores.sql import SqlStore; SqlStore('postgresql://localhost/x')"
+        f"import sys; sys.modules['{driver}'] = None\n"
+        f"from sinkfence.stores.sql import SqlStore; SqlStore('{scheme}://localhost/x')"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "pip install 'sinkfence[postgres]'" in done.stderr.splitlines()[-1]
+    assert f"the driver {driver}," in done.stderr.splitlines()[-1]
+    assert done.stderr.endswith(f"pip install {install}\n")

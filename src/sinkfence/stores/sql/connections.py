@@ -66,8 +66,10 @@ def engine_for(source: str | sa.URL | sa.Engine) -> sa.Engine:
     try:
         engine = sa.create_engine(url, **options)
     except ImportError as absent:
+        driver = absent.name or url.get_driver_name()
+        extra = "'sinkfence[postgres]' 'psycopg[binary]'" if driver == "psycopg" else driver
         raise ImportError(
-            f"{url.drivername} needs a driver that is not here ({absent}): pip install 'sinkfence[postgres]'"
+            f"{url.drivername} needs the driver {driver}, which is not here ({absent}): pip install {extra}"
         ) from None
     if engine.dialect.is_async:
         raise ValueError(f"{url.drivername} is asynchronous: use postgresql+psycopg here")
