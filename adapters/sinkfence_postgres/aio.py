@@ -71,7 +71,10 @@ async def transaction(tx: Tx, *bearers: Bearer) -> AsyncGenerator[Tx]:
             await _run(tx_, statements.guard(attempt.bearers))
             attempt.ours = False
             yield tx
-            await _ready(tx_)
+            await _settle(tx_)
+            attempt.ours = True
+            await _run(tx_, statements.confirm(attempt.bearers))
+            attempt.ours = False
             attempt.committing = True
         if attempt.committing:
             done()
@@ -155,15 +158,6 @@ async def _autocommits(tx: Any) -> bool:
     if connections.is_psycopg(tx):
         return connections.autocommits(tx)
     return bool(await tx.run_sync(connections.autocommits))
-
-
-async def _ready(tx: Any) -> None:
-    if connections.is_psycopg(tx):
-        await _settle(tx)
-        if not connections.sound(tx):
-            await _run(tx, statements.PROBE)
-    else:
-        await tx.run_sync(connections.ready)
 
 
 @asynccontextmanager

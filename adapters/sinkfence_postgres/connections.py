@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import selectors
 import sys
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sinkfence.errors import NotEnforced
-from sinkfence_postgres.statements import PROBE, Query
+from sinkfence_postgres.statements import Query
 from sinkfence_postgres.watch import Guard
 
 if TYPE_CHECKING:  # what the user doesn't use isn't imported, and needn't be installed
@@ -138,17 +137,6 @@ def begun(tx: Any) -> AbstractContextManager[Any]:
     return block
 
 
-def ready(tx: Any) -> None:
-    """Raise the driver's error if the transaction can't commit any more, just before COMMIT is sent.
-
-    An error that the user's code has swallowed leaves the transaction aborted, and then COMMIT "succeeds"
-    with the tag ROLLBACK; and psycopg leaves its block without an error when the connection is broken.
-    """
-    settle(tx)
-    if not sound(driver(tx)):
-        run(tx, PROBE)
-
-
 def driver(tx: Any) -> Any:
     """Return the driver's own connection."""
     return tx if is_psycopg(tx) else core(tx).connection.driver_connection
@@ -181,16 +169,3 @@ def failed(driver: Any) -> bool:
     """Whether the last statement was refused, or the transaction is aborted; False without libpq."""
     message = getattr(getattr(driver, "info", None), "error_message", None)
     return status(driver) == INERROR or bool(message)
-
-
-def sound(driver: Any) -> bool:
-    """Whether the connection is known to be in a transaction, not an aborted one, and the server is silent.
-
-    What has arrived unasked may be its farewell (57P01, 25P03): seen before COMMIT is sent, nothing is
-    unknown. asyncpg doesn't tell its status, and so always costs the round trip.
-    """
-    if status(driver) != INTRANS:
-        return False
-    with selectors.DefaultSelector() as selector:
-        selector.register(driver.fileno(), selectors.EVENT_READ)
-        return not selector.select(0)

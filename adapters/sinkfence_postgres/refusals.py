@@ -11,6 +11,7 @@ from sinkfence.errors import (
     JobMismatch,
     MissingToken,
     NotArmed,
+    NotEnforced,
     SchemaMismatch,
     SinkfenceError,
     StaleToken,
@@ -22,12 +23,14 @@ def refusal(exc: BaseException) -> SinkfenceError | None:
     """Return what the database has refused with this error, or None if it is no refusal of ours.
 
     Reads the errors of psycopg, psycopg2, asyncpg, and SQLAlchemy's wrappers of them. SQLSTATE SF001 is
-    StaleToken or GenerationConflict, SF002 MissingToken, SF003 NotArmed, SF004 JobMismatch, SF009 (a mark
-    cannot go back) a plain SinkfenceError.
+    StaleToken or GenerationConflict, SF002 MissingToken, SF003 NotArmed, SF004 JobMismatch, SF005 NotEnforced,
+    SF009 (a mark cannot go back) a plain SinkfenceError.
     """
     code = sqlstate(exc)
     if code == "SF002":
         return MissingToken(message(exc))
+    if code == "SF005":
+        return NotEnforced(message(exc))
     if code == "SF009":
         return SinkfenceError(message(exc))
     if code not in ("SF001", "SF003", "SF004"):

@@ -4,7 +4,7 @@
 --     SELECT sinkfence.arm(job_id, generation, owner)        "I am the owner now"
 --     SELECT sinkfence.guard(job_id, generation, owner)      in each writing transaction; COMMIT checks once more
 -- SQLSTATEs: SF001 stale, or the same number under another owner; SF003 never armed here (DETAIL is JSON in both);
--- SF009 a mark cannot go back; 22023 malformed token.
+-- SF005 not guarded any more; SF009 a mark cannot go back; 22023 malformed token.
 do $install$
 declare
   version constant integer := 1;
@@ -203,6 +203,20 @@ begin
     perform set_config('sinkfence.held', held || entry, true);
   end $fn$;
 
+  -- Just before COMMIT, for clients that want to know that the transaction is still the one that was guarded: not a
+  -- later one, after a COMMIT or ROLLBACK in between that nobody has noticed, of which COMMIT would check nothing.
+  create or replace function sinkfence.confirm(job_id text, generation bigint, owner text) returns void
+  language plpgsql set search_path = pg_catalog, pg_temp as $fn$
+  declare
+    held constant text := current_setting('sinkfence.held', true);
+  begin
+    if (starts_with(held, pg_current_xact_id_if_assigned()::text || E'\n')
+        and strpos(held, E'\n' || job_id || E'\t' || generation || E'\t' || owner || E'\n') > 0) is not true then
+      raise exception 'sinkfence: the transaction in which job % was guarded has ended, and what followed was not guarded', to_json(job_id)
+        using errcode = 'SF005', hint = 'Leave COMMIT and ROLLBACK to the block, and the connection to it alone.';
+    end if;
+  end $fn$;
+
   -- The new owner, once, in a transaction of its own: from its COMMIT on nothing lower takes effect here.
   create or replace function sinkfence.arm(job_id text, generation bigint, owner text) returns void
   language plpgsql security definer set search_path = pg_catalog, pg_temp as $fn$
@@ -271,7 +285,8 @@ begin
   revoke all on all functions in schema sinkfence from public;
   revoke all on all tables in schema sinkfence from public;
   grant usage on schema sinkfence to sinkfence_writer;
-  grant execute on function sinkfence.schema_version, sinkfence.lock_key, sinkfence.arm, sinkfence.guard, sinkfence.evict
+  grant execute on function sinkfence.schema_version, sinkfence.lock_key, sinkfence.arm, sinkfence.guard, sinkfence.confirm,
+    sinkfence.evict
     to sinkfence_writer;
   perform set_config('role', role_before, true);
   perform set_config('search_path', path_before, true);

@@ -29,10 +29,6 @@ class Query:
         return re.sub(r":(\w+)", r"%(\1)s", self.sql)
 
 
-PROBE: Final = Query("SELECT 1", {})
-"""Answered by a transaction that can still commit, refused with the driver's own error by every other."""
-
-
 def arm(token: Token, lock_timeout: str | None = None) -> Query:
     """Raise the mark. A `lock_timeout` ("100ms") holds for this transaction; else the session's, or 5 s."""
     call = "SELECT sinkfence.arm(:job_id, :generation, :owner)"
@@ -51,14 +47,23 @@ def evict(token: Token) -> Query:
 
 def guard(tokens: Iterable[Token], lock: bool = False) -> Query:
     """Guard the open transaction for all tokens, in their order, in one round trip."""
+    return _each("sinkfence.guard(t.job_id, t.generation, t.owner, :lock)", tokens, lock=lock)
+
+
+def confirm(tokens: Iterable[Token]) -> Query:
+    """Ask whether the open transaction is the one that was guarded for all tokens, and can still commit."""
+    return _each("sinkfence.confirm(t.job_id, t.generation, t.owner)", tokens)
+
+
+def _each(call: str, tokens: Iterable[Token], **params: Any) -> Query:
     tokens = list(tokens)
     return Query(
-        "SELECT sinkfence.guard(t.job_id, t.generation, t.owner, :lock) "
+        f"SELECT {call} "
         "FROM ROWS FROM (pg_catalog.unnest(cast(:job_ids AS pg_catalog.text[])), "
         "pg_catalog.unnest(cast(:generations AS bigint[])), "
         "pg_catalog.unnest(cast(:owners AS pg_catalog.text[]))) AS t (job_id, generation, owner)",
         {
-            "lock": lock,
+            **params,
             "job_ids": [token.job_id for token in tokens],
             "generations": [token.generation for token in tokens],
             "owners": [token.owner for token in tokens],

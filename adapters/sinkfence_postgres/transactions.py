@@ -109,7 +109,13 @@ def transaction(tx: Tx, *bearers: Bearer) -> Generator[Tx]:
             connections.run(tx_, statements.guard(attempt.bearers))
             attempt.ours = False
             yield tx
-            connections.ready(tx_)
+            # An error that the block has swallowed leaves the transaction aborted, and then COMMIT "succeeds"
+            # with the tag ROLLBACK. One that the block has ended behind the driver's back was followed by
+            # another, which nothing guards. And a connection that is broken is known before COMMIT is sent.
+            connections.settle(tx_)
+            attempt.ours = True
+            connections.run(tx_, statements.confirm(attempt.bearers))
+            attempt.ours = False
             attempt.committing = True
         if attempt.committing:  # else the user has left by psycopg.Rollback
             done()

@@ -380,3 +380,88 @@ def test_every_token_is_guarded_where_results_are_streamed_asynchronously(db, to
     db.arm(token(1, job_id="streamed/b"))
     with pytest.raises(StaleToken):
         db.run(run())
+
+
+def in_psycopg(db, bearer, end, take_over) -> None:
+    with db.connect() as conn, transaction(conn, bearer):
+        conn.execute(end)
+        take_over()
+        conn.execute("insert into entry (note) values ('late')")
+
+
+def in_session(db, bearer, end, take_over) -> None:
+    with db.engine() as engine, sa.orm.Session(engine) as session, transaction(session, bearer):
+        session.execute(sa.text(end))
+        take_over()
+        session.execute(sa.text("insert into entry (note) values ('late')"))
+
+
+def behind_sqlalchemy(db, bearer, end, take_over) -> None:
+    with db.engine() as engine, engine.connect() as conn, transaction(conn, bearer):
+        getattr(conn.connection, end.lower())()
+        take_over()
+        conn.execute(sa.text("insert into entry (note) values ('late')"))
+
+
+def by_a_shared_connection(db, bearer, end, take_over) -> None:
+    engine = sa.create_engine(db.url(), poolclass=sa.StaticPool)
+    with contextlib.closing(engine.raw_connection().driver_connection):
+        with engine.connect() as conn, transaction(conn, bearer):
+            with contextlib.suppress(psycopg.ProgrammingError):  # and the one connection is reset
+                PostgresSink(engine).arm(Token(f"{bearer.job_id} and another", 1, "o"))
+            take_over()
+            conn.execute(sa.text("insert into entry (note) values ('late')"))
+
+
+def in_async_psycopg(db, bearer, end, take_over) -> None:
+    async def run() -> None:
+        async with await psycopg.AsyncConnection.connect(db.dsn) as conn, aio.transaction(conn, bearer):
+            await conn.execute(end)
+            take_over()
+            await conn.execute("insert into entry (note) values ('late')")
+
+    db.run(run())
+
+
+@pytest.mark.parametrize("end_it", ["COMMIT", "ROLLBACK"])
+@pytest.mark.parametrize(
+    "write", [in_psycopg, in_session, behind_sqlalchemy, by_a_shared_connection, in_async_psycopg]
+)
+def test_a_transaction_that_replaced_the_guarded_one_is_rolled_back(db, token, write, end_it):
+    """Ended behind the driver's back, the guarded transaction was followed by another: that never commits."""
+    db.arm(token())
+    with pytest.raises(NotEnforced, match="has ended"):
+        write(db, token(), end_it, lambda: db.arm(token(1)))
+    assert db.notes() == []
+
+
+@pytest.mark.parametrize("kind", ["psycopg in autocommit", "psycopg2", "asyncpg"])
+def test_a_guarded_transaction_that_has_ended_is_told_where_nothing_can_be_rolled_back(db, token, kind):
+    """Where each statement after a COMMIT of the user's own is a transaction by itself, the block fails."""
+    db.arm(token())
+
+    async def with_asyncpg() -> None:
+        async with db.async_engine("asyncpg") as engine, engine.connect() as conn:
+            async with aio.transaction(conn, token()):
+                await conn.execute(sa.text("COMMIT"))
+
+    with pytest.raises(NotEnforced, match="has ended"):
+        if kind == "asyncpg":
+            db.run(with_asyncpg())
+        elif kind == "psycopg2":
+            with db.engine(kind) as engine, engine.connect() as conn, transaction(conn, token()):
+                conn.execute(sa.text("COMMIT"))
+        else:
+            with db.connect(autocommit=True) as conn, transaction(conn, token()):
+                conn.execute("COMMIT")
+
+
+def test_a_guard_of_some_of_the_tokens_is_not_enough(db, token):
+    """Each token of a block must be guarded in the very transaction that is about to commit."""
+    one, other = token(), token(job_id="not guarded again")
+    db.arm(one)
+    db.arm(other)
+    with db.connect() as conn, pytest.raises(NotEnforced, match="not guarded again"):
+        with transaction(conn, one, other):
+            conn.execute("commit")
+            guard(conn, one)
