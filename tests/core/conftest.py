@@ -222,6 +222,7 @@ class Wire:
         self.port = self._listener.getsockname()[1]
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self.lose_answers = 0
+        self.at_loss: Callable[[], object] = lambda: None
         self.swallow = False
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -243,6 +244,7 @@ class Wire:
                     continue
                 if answers and self.lose_answers > 0:
                     self.lose_answers -= 1
+                    self.at_loss()
                     break
                 target.sendall(data)
         except OSError:

@@ -18,7 +18,7 @@ from sinkfence.heartbeat import Heartbeat
 from sinkfence.lease import Lease
 from sinkfence.stores.memory import MemoryStore
 from sinkfence.stores.sql import SqlStore
-from sinkfence.tenure import Tenure
+from sinkfence.tenure import COMPLETED, RELEASED, Tenure
 from sinkfence.testing import HandClock
 
 JOB = "invoice-42"
@@ -151,7 +151,7 @@ def test_a_completion_in_flight_is_not_taken_for_a_loss(hand: ByHand, losses: An
     """A batch that reads the row which a complete has just changed waits for that complete's own answer."""
     lease, tenure = hand.hold()
     hand.clock.advance(10)
-    with tenure.settling():
+    with tenure.settling(COMPLETED):
         hand.store.complete(tenure.token, None)
         hand.heartbeat.beat()
         assert lease.token.generation == 1
@@ -164,6 +164,58 @@ def test_a_completion_in_flight_is_not_taken_for_a_loss(hand: ByHand, losses: An
     assert len(losses.heard) == (0 if commits else 1)
     with pytest.raises(LeaseLost):
         _ = lease.token
+
+
+@pytest.mark.parametrize(("passes", "heard"), [(0, 0), (60, 1)])
+def test_who_comes_after_a_release_of_the_callers_is_no_loss(
+    hand: ByHand, losses: Any, passes: float, heard: int
+) -> None:
+    """Released by a transaction that may be committed, and taken within the term: given back, not lost."""
+    _, tenure = hand.hold()
+    with tenure.settling(RELEASED):
+        hand.store.release(tenure.token)
+    hand.store.acquire(JOB, "b:2", TTL)
+    hand.clock.advance(10)
+    hand.bend = lambda answer: (hand.clock.advance(passes), answer)[1]
+    hand.heartbeat.beat()
+    hand.heartbeat.tell()
+    assert len(losses.heard) == heard
+    assert tenure.remaining() == 0.0
+
+
+def test_a_release_that_was_rolled_back_excuses_no_later_loss(hand: ByHand, losses: Any) -> None:
+    """A renewal that succeeds after a release in the caller's transaction shows that it was rolled back."""
+    lease, tenure = hand.hold()
+    with tenure.settling(RELEASED):
+        pass
+    hand.clock.advance(10)
+    hand.heartbeat.beat()
+    hand.store.reopen(JOB)
+    hand.store.acquire(JOB, "b:2", TTL)
+    hand.clock.advance(10)
+    hand.heartbeat.beat()
+    hand.heartbeat.tell()
+    assert [told for told, _ in losses.heard] == [lease]
+
+
+def test_a_renewal_sent_before_a_release_says_nothing_of_it(hand: ByHand, losses: Any) -> None:
+    """A renewal that was under way while the caller's transaction released is no sign of a rollback."""
+    _, tenure = hand.hold()
+
+    def released_before(answer: Renewals) -> Renewals:
+        with tenure.settling(RELEASED):
+            hand.store.release(tenure.token)
+        return answer
+
+    hand.clock.advance(10)
+    hand.bend = released_before
+    hand.heartbeat.beat()
+    hand.store.acquire(JOB, "b:2", TTL)
+    hand.bend = lambda answer: answer
+    hand.clock.advance(10)
+    hand.heartbeat.beat()
+    hand.heartbeat.tell()
+    assert losses.heard == []
 
 
 def test_a_loss_is_seen_and_told(hand: ByHand, losses: Any) -> None:
@@ -204,13 +256,16 @@ def test_a_skipped_row_is_tried_again_soon(hand: ByHand, losses: Any) -> None:
     assert losses.heard == []
 
 
-def test_a_failing_callback_does_not_keep_others_from_being_told(caplog: Any) -> None:
-    """An on_lost that raises is logged; every other loss is told all the same."""
+@pytest.mark.parametrize("failure", [ZeroDivisionError, SystemExit])
+def test_a_failing_callback_does_not_keep_others_from_being_told(
+    caplog: Any, failure: type[BaseException]
+) -> None:
+    """An on_lost that raises, or exits, is logged; every other loss is told all the same."""
     told: list[str] = []
 
     def on_lost(lease: Lease, error: Exception) -> None:
         told.append(lease.job_id)
-        raise ZeroDivisionError
+        raise failure
 
     hand = ByHand(on_lost)
     for job_id in ("one", "two"):
@@ -274,6 +329,28 @@ def test_a_held_lease_outlives_its_ttl_and_its_threads_end(
     for thread in ending:
         thread.join(20)
     assert heartbeats() == []
+
+
+def test_a_thread_that_was_ended_is_missed_by_the_next_lease(leases_of: Callable[..., Leases]) -> None:
+    """Whatever ends a heartbeat's thread, the next lease that is held starts another."""
+
+    class Exits(MemoryStore):
+        ended = threading.Event()
+
+        def renew_many(self, wanted: Sequence[tuple[Token, float]]) -> Renewals:
+            if not self.ended.is_set():
+                self.ended.set()
+                raise SystemExit
+            return super().renew_many(wanted)
+
+    leases = leases_of(Exits(), ttl=30.0, heartbeat=0.02)
+    with leases.hold("one"):
+        (renewing,) = [thread for thread in threads() if thread is leases._here()._heartbeat._renewing]
+        renewing.join(20)
+        with leases.hold("two") as two:
+            first = two.lease_until
+            while two.lease_until == first:
+                assert leases._here()._heartbeat._renewing.is_alive()
 
 
 def test_a_takeover_is_told_once_on_the_heartbeats_thread(

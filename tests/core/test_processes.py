@@ -123,6 +123,36 @@ def test_a_forked_child_has_no_lease_and_starts_afresh(url: str, child: Any) -> 
     assert process.hear() == "parent None 1"
 
 
+NAMESAKE = """
+import os, sys
+from sinkfence import Leases, LeaseLost
+from sinkfence.stores.memory import MemoryStore
+from sinkfence.stores.sql import SqlStore
+leases, memory, pid = Leases(SqlStore(sys.argv[1]), ttl=20), MemoryStore(), os.getpid()
+lease = leases.acquire(sys.argv[2])
+memory.acquire("job", "a:1", 20.0)
+for _ in range(2):  # a child, and a child of that, which the system gives the pid of its parent's parent
+    child = os.fork()
+    if child:
+        sys.exit(os.waitpid(child, 0)[1])
+os.getpid = lambda: pid
+for use in (lambda: lease.token, lambda: memory.get("job")):
+    try:
+        print(use(), flush=True)
+    except Exception as error:
+        print(type(error).__name__, flush=True)
+print(leases.acquire("other").generation, leases._here() is leases._holders[pid, 0], flush=True)
+os._exit(0)
+"""
+
+
+def test_a_pid_that_comes_back_brings_no_lease_back(url: str, child: Any) -> None:
+    """A grandchild that is given its grandparent's pid has none of its leases and connections."""
+    process = child(NAMESAKE, url, JOB)
+    assert [process.hear() for _ in range(3)] == ["LeaseLost", "NotEnforced", "1 False"]
+    assert process.process.wait(30) == 0
+
+
 def test_an_exit_in_the_middle_leaves_the_lease_to_run_out(url: str, open_store: Any, child: Any) -> None:
     """The heartbeat doesn't keep a process alive whose main thread ended, and the lease runs out."""
     script = (

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -16,7 +17,7 @@ from psycopg.rows import dict_row
 from sqlalchemy.orm import Session
 
 from sinkfence import Leases
-from sinkfence.errors import JobCompleted, LeaseHeld, LeaseLost, OutcomeUnknown
+from sinkfence.errors import Conflict, JobCompleted, LeaseHeld, LeaseLost, NotEnforced, OutcomeUnknown
 from sinkfence.grants import Grant
 from sinkfence.stores.sql import SqlStore, dialects, statements
 from sinkfence.tokens import Token
@@ -337,6 +338,61 @@ def test_a_serialization_failure_in_the_callers_transaction_is_theirs_to_repeat(
     assert not lease.lost.is_set()
 
 
+@pytest.mark.parametrize("call", ["renew", "complete", "release"])
+def test_a_snapshot_older_than_the_lease_proves_no_loss(
+    pg: SqlStore, pg_url: str, leases_of: Callable[..., Leases], losses: Any, call: str
+) -> None:
+    """C72: a transaction that cannot see the lease is to be run again, and the lease goes on."""
+    leases = leases_of(pg, on_lost=losses)
+    engine = alchemy(pg_url)
+    for _ in range(2):  # a record that is not there yet, and one that is of an earlier turn
+        with engine.connect().execution_options(isolation_level="REPEATABLE READ") as conn:
+            conn.exec_driver_sql("SELECT")
+            with leases.hold(JOB) as lease:
+                with pytest.raises(Conflict, match="run the whole transaction again"):
+                    getattr(lease, call)(conn=conn)
+                conn.rollback()
+                getattr(lease, call)(conn=conn)
+                conn.rollback()
+                assert lease.token.generation
+    engine.dispose()
+    assert losses.heard == []
+
+
+@pytest.mark.parametrize("call", ["renew", "complete", "release"])
+@pytest.mark.parametrize(("before", "within"), [("0", "1min"), ("5min", "5min")])
+def test_a_frozen_transaction_of_the_callers_ends(
+    pg: SqlStore, pg_url: str, call: str, before: str, within: str
+) -> None:
+    """It has the row locked: the server ends it when it stands idle, and nothing of that is left behind."""
+    token = pg.acquire(JOB, "a:1", 30.0).token
+    asked = "SELECT current_setting('idle_in_transaction_session_timeout')"
+    with psycopg.connect(pg_url) as conn:
+        conn.execute(f"SET idle_in_transaction_session_timeout = '{before}'")
+        conn.commit()
+        {"renew": partial(pg.renew, token, 30.0), "complete": partial(pg.complete, token, None)}.get(
+            call, partial(pg.release, token)
+        )(conn=conn)
+        assert conn.execute(asked).fetchone() == (within,)
+        conn.commit()
+        assert conn.execute(asked).fetchone() == (before,)
+
+
+@pytest.mark.parametrize("heartbeat", [None, 0.02])
+def test_a_release_that_the_caller_committed_is_no_loss(
+    pg: SqlStore, pg_url: str, leases_of: Callable[..., Leases], losses: Any, heartbeat: float | None
+) -> None:
+    """Released by the caller's transaction, then acquired by B: the body ends well, whoever sees it first."""
+    with leases_of(pg, heartbeat=heartbeat, on_lost=losses).hold(JOB) as lease:
+        with psycopg.connect(pg_url) as conn:
+            lease.release(conn=conn)
+        b = pg.acquire(JOB, "b:2", 30.0)
+        while heartbeat and lease.remaining() > 0:
+            assert not lease.lost.wait(0.01)
+    assert losses.heard == []
+    pg.renew(b.token, 30.0)
+
+
 @pytest.mark.parametrize("conn", [object(), "postgresql://"])
 def test_a_foreign_object_is_no_connection(pg: SqlStore, conn: object) -> None:
     """Whatever is no connection is refused, before anything is sent."""
@@ -380,6 +436,34 @@ def test_a_url_that_cannot_be_is_refused_at_once(url: str, error: type[Exception
     with pytest.raises(error, match=advice) as refused:
         SqlStore(url)
     assert "secret-word" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["file::memory:?cache=shared&uri=true", "file:/x?vfs=memdb&uri=true"])
+def test_an_sqlite_database_in_memory_is_refused_by_whatever_name(open_store: OpenStore, name: str) -> None:
+    """What forgets is no durable store: SQLite itself says where it keeps things."""
+    store = open_store(f"sqlite:///{name}")
+    with pytest.raises(NotEnforced, match="MemoryStore"):
+        store.create_schema()
+
+
+def test_sqlites_file_is_locked_by_no_pause_between_statements(lite: SqlStore) -> None:
+    """A worker that is stopped between two statements keeps nobody out: each is a transaction by itself."""
+    sent: list[str] = []
+    sa.event.listen(lite._here().work, "before_cursor_execute", lambda *seen: sent.append(seen[2]))
+    token = lite.acquire(JOB, "a:1", 30.0).token
+    lite.renew(token, 30.0)
+    lite.complete(token, None)
+    lite.release(token)
+    assert len([sql for sql in sent if "INSERT" in sql or "UPDATE" in sql]) == 4
+    assert not [sql for sql in sent if sql.startswith(("BEGIN", "COMMIT"))]
+
+
+@pytest.mark.parametrize("query", ["host=/tmp&password=secret-word", "sslpassword=secret-word"])
+def test_no_password_is_shown(query: str) -> None:
+    """A store shows where it is, without what libpq takes as a password, wherever in the URL that stands."""
+    shown = repr(SqlStore(f"postgresql+psycopg://u:secret-word@/db?{query}"))
+    assert "secret-word" not in shown
+    assert "/db" in shown
 
 
 def test_sqlite_survives_a_power_cut(lite: SqlStore) -> None:

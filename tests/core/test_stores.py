@@ -347,6 +347,33 @@ def test_two_workers_may_create_the_schema_at_once(
         assert race([store.create_schema for store in stores]) == [None] * 4
 
 
+@pytest.mark.parametrize("call", ["renew", "complete", "release"])
+def test_creating_the_schema_again_waits_for_nobody(pg: SqlStore, pg_url: str, call: str) -> None:
+    """A worker that starts while an owner's transaction is open finds all there, and locks nothing."""
+    token = pg.acquire(JOB, "a:1", 30.0).token
+    with psycopg.connect(pg_url) as conn:
+        {"renew": partial(pg.renew, token, 30.0), "complete": partial(pg.complete, token, None)}.get(
+            call, partial(pg.release, token)
+        )(conn=conn)
+        pg.create_schema()
+        conn.execute("LOCK TABLE sinkfence_lease IN ACCESS EXCLUSIVE MODE NOWAIT")
+        pg.create_schema()
+
+
+def test_what_is_missing_is_not_waited_for_without_end(
+    pg: SqlStore, admin: psycopg.Connection, pg_url: str
+) -> None:
+    """A trigger that is gone is put back; while somebody has the table in use, that is said, and soon."""
+    admin.execute("DROP TRIGGER sinkfence_lease_delete ON sinkfence_lease")
+    with psycopg.connect(pg_url) as conn:
+        conn.execute("LOCK TABLE sinkfence_lease IN ROW EXCLUSIVE MODE")
+        with pytest.raises(SchemaMismatch, match="keeps them locked"):
+            pg.create_schema()
+    pg.create_schema()
+    with pytest.raises(psycopg.Error, match="not deleted"):
+        admin.execute("DELETE FROM sinkfence_lease")
+
+
 def test_a_newer_schema_is_left_alone(url: str, open_store: Callable[..., SqlStore]) -> None:
     """Tables of a later version are refused, not used nor changed."""
     with open_store(url)._here().work.connect() as connection:
