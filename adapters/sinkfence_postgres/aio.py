@@ -48,7 +48,7 @@ async def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:
     """As `sinkfence_postgres.guard`."""
     tx_ = connections.expect(tx, *KINDS)
     await _settle(tx_)
-    connections.refuse_autocommit(await _autocommits(tx_))
+    await _refuse_unfit(tx_)
     attempt = Attempt(statements.shown(bearers), ours=True)
     with translating(attempt):
         await _run(tx_, statements.guard(attempt.bearers, lock))
@@ -66,7 +66,7 @@ async def transaction(tx: Tx, *bearers: Bearer) -> AsyncGenerator[Tx]:
     attempt = Attempt(statements.shown(bearers))
     with translating(attempt), watch.block(attempt.bearers) as done:
         async with tx_.transaction() if connections.is_psycopg(tx_) else tx_.begin():
-            connections.refuse_autocommit(await _autocommits(tx_))
+            await _refuse_unfit(tx_)
             attempt.ours = True
             await _run(tx_, statements.guard(attempt.bearers))
             attempt.ours = False
@@ -154,10 +154,11 @@ async def _settle(tx: Any) -> None:
             await pipeline.sync()
 
 
-async def _autocommits(tx: Any) -> bool:
+async def _refuse_unfit(tx: Any) -> None:
     if connections.is_psycopg(tx):
-        return connections.autocommits(tx)
-    return bool(await tx.run_sync(connections.autocommits))
+        connections.refuse_unfit(tx)
+    else:
+        await tx.run_sync(connections.refuse_unfit)
 
 
 @asynccontextmanager

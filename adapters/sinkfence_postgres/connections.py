@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sinkfence.errors import NotEnforced
+from sinkfence_postgres import sessions
 from sinkfence_postgres.statements import Query
 from sinkfence_postgres.watch import Guard
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:  # what the user doesn't use isn't imported, and needn't be in
     AnyTx = psycopg.Connection[Any] | sqlalchemy.Connection | Session | scoped_session[Any]
     Tx = TypeVar("Tx", bound=AnyTx)
 
-KINDS: Final = ("psycopg:Connection", "sqlalchemy:Connection", "sqlalchemy.orm:Session")
+SESSION: Final = "sqlalchemy.orm:Session"
+SESSIONS: Final = (SESSION, "sqlalchemy.ext.asyncio:AsyncSession")
+KINDS: Final = ("psycopg:Connection", "sqlalchemy:Connection", SESSION)
 SCOPED: Final = ("sqlalchemy.orm:scoped_session", "sqlalchemy.ext.asyncio:async_scoped_session")
 
 IDLE, ACTIVE, INTRANS, INERROR = range(4)
@@ -92,7 +95,7 @@ def settle(tx: Any) -> None:
 
 def core(tx: Any) -> sqlalchemy.Connection:
     """Return the connection of a SQLAlchemy connection or session."""
-    conn: sqlalchemy.Connection = tx.connection() if is_a(tx, "sqlalchemy.orm:Session") else tx
+    conn: sqlalchemy.Connection = tx.connection() if is_a(tx, SESSION) else tx
     return conn
 
 
@@ -111,21 +114,33 @@ def autocommits(tx: Any) -> bool:
 
 
 def refuse_open(tx: Any) -> None:
-    """Raise NotEnforced if a transaction is open: it may hold earlier writes, and isn't ours to commit."""
-    if is_open(tx):
+    """Raise NotEnforced if a transaction is open: it may hold earlier writes, and isn't ours to commit.
+
+    A session may be bound to a connection on which one is open: its commit would then be none.
+    """
+    if is_open(tx) or (is_a(tx, *SESSIONS) and sessions.joined(tx)):
         raise NotEnforced(
             "a transaction is open here already: commit it or roll it back first, "
             "or guard it with guard(tx, bearer) and commit it yourself"
         )
 
 
-def refuse_autocommit(autocommit: bool) -> None:
-    """Raise NotEnforced where a guard would end with its own statement."""
-    if autocommit:
+def refuse_unfit(tx: Any) -> None:
+    """Raise NotEnforced where a guard would not reach what is written, or not the end of it."""
+    if autocommits(tx):
         raise NotEnforced(
             "in autocommit a guard protects nothing, each statement is a transaction of its own: "
             "turn it off, or on psycopg use transaction(conn, bearer)"
         )
+    if is_psycopg(tx):
+        return
+    if is_a(core(tx).get_transaction(), "sqlalchemy:TwoPhaseTransaction"):
+        raise NotEnforced(
+            "a prepared transaction of an owner that is gone keeps its successor from arming without end: "
+            "use no two-phase commit here"
+        )
+    if is_a(tx, SESSION):
+        sessions.hold(tx)
 
 
 def begun(tx: Any) -> AbstractContextManager[Any]:

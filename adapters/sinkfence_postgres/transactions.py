@@ -68,12 +68,13 @@ def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:
     Raises:
         StaleToken, GenerationConflict: a newer owner was seen; the bearer is told.
         NotArmed: this generation was never armed here.
-        NotEnforced: the connection is in autocommit.
+        NotEnforced: the connection is in autocommit, the session has more than one (each that is opened later
+            is refused when it is), or the transaction is a two-phase one.
         SchemaMismatch: sinkfence is not installed here, or this role may not use it.
     """
     tx_ = connections.expect(tx, *connections.KINDS)
     connections.settle(tx_)
-    connections.refuse_autocommit(connections.autocommits(tx_))
+    connections.refuse_unfit(tx_)
     attempt = Attempt(statements.shown(bearers), ours=True)
     with translating(attempt):
         connections.run(tx_, statements.guard(attempt.bearers, lock))
@@ -95,7 +96,9 @@ def transaction(tx: Tx, *bearers: Bearer) -> Generator[Tx]:
     Raises:
         StaleToken, GenerationConflict, NotArmed, SchemaMismatch: as `guard`; nothing was applied.
         JobMismatch, MissingToken: a protected table refused the write.
-        NotEnforced: a transaction is open already, or the connection is in autocommit.
+        NotEnforced: a transaction is open already, the connection is in autocommit, or the guard would not reach
+            all of it: a session with several connections, two-phase commit, a transaction that the block has
+            ended by itself.
         OutcomeUnknown: the connection was lost after COMMIT was sent. Lost earlier: the driver's error.
     """
     tx_ = connections.expect(tx, *connections.KINDS)
@@ -104,7 +107,7 @@ def transaction(tx: Tx, *bearers: Bearer) -> Generator[Tx]:
     attempt = Attempt(statements.shown(bearers))
     with translating(attempt), watch.block(attempt.bearers) as done:
         with connections.begun(tx_):
-            connections.refuse_autocommit(connections.autocommits(tx_))
+            connections.refuse_unfit(tx_)
             attempt.ours = True
             connections.run(tx_, statements.guard(attempt.bearers))
             attempt.ours = False

@@ -1,0 +1,52 @@
+"""A session of SQLAlchemy, held to the one connection that is guarded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from sinkfence.errors import NotEnforced
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
+
+GUARDED: Final = "sinkfence_postgres.guarded"
+"""Where a session keeps, in its `info`, the transaction that is guarded."""
+
+
+def hold(session: Session) -> None:
+    """Refuse a second connection to the session's present transaction, from here on and at its commit.
+
+    A session with several binds, or a `get_bind` of its own, commits each of its connections by itself, and
+    the guard is in one of them. The listeners stay, and leave all other transactions of the session alone.
+
+    Raises:
+        NotEnforced: there are several connections already.
+    """
+    from sqlalchemy import event
+
+    session.info[GUARDED] = session.get_transaction()
+    for moment in ("after_begin", "before_commit"):
+        if not event.contains(session, moment, _judge):
+            event.listen(session, moment, _judge)
+    _judge(session)
+
+
+def _judge(session: Session, *_: object) -> None:
+    """At a new connection, and once more at the commit: the first refusal may have been swallowed."""
+    transaction = session.get_transaction()
+    if transaction is session.info.get(GUARDED) and len(_connections(transaction)) > 1:
+        raise NotEnforced(
+            "this session writes through more than one connection, and one is guarded: "
+            "use a session that is bound to a single engine or connection"
+        )
+
+
+def _connections(transaction: Any) -> set[Connection]:
+    """Return what a session's transaction has begun; SQLAlchemy has no public name for it."""
+    return {conn for conn, *_ in transaction._connections.values()}
+
+
+def joined(session: Any) -> bool:
+    """Whether a session that is about to begin joins a transaction that is open on its connection."""
+    return bool(getattr(session.get_bind(), "in_transaction", bool)())
