@@ -25,6 +25,8 @@ class Answer:
     presented: int | None = None
     current: int | None = None
     """The mark, for a sender that has proved who it is."""
+    applied: bool = False
+    """Whether something of the request was committed before it was refused, or may have been."""
 
     @property
     def body(self) -> bytes:
@@ -39,13 +41,15 @@ class Answer:
         for name in ("presented", "current"):
             if (number := getattr(self, name)) is not None:
                 problem[name] = number
+        if self.applied:
+            problem["applied"] = True
         return json.dumps(problem).encode()
 
     @property
     def headers(self) -> list[tuple[str, str]]:
         """The headers, those that belong to the body included."""
         headers = [
-            (wire.STATUS, wire.format_status(wire.Status(self.slug, self.current))),
+            (wire.STATUS, wire.format_status(wire.Status(self.slug, self.current, self.applied))),
             ("Cache-Control", "no-store"),
         ]
         if self.title:

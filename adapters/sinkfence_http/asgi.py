@@ -25,6 +25,7 @@ class FencingMiddleware:
 
     `exempt(scope)` names the routes that are not fenced: they run without a token, and can't admit.
     A WebSocket is refused before it is accepted unless exempt: one handshake can't vouch for what follows.
+    Let a proxy before it drop trailers: uvicorn with httptools puts those of a request among its headers.
     """
 
     def __init__(self, app: App, fence: aio.Fence, *, exempt: Callable[[Scope], bool] | None = None) -> None:
@@ -66,11 +67,11 @@ class FencingMiddleware:
                     and scope["path"].removeprefix(scope.get("root_path", "")) == wire.ARM_PATH
                 ):
                     return await _answer(send, ARMED)
-                await stack.enter_async_context(gate.enter(token))
+                watch = await stack.enter_async_context(gate.enter(token))
             except Exception as error:  # noqa: BLE001  # whatever it is, the door stays shut
                 return await _answer(send, turn_away(error))
             # Set on the scope itself, not on a copy: middleware outside reads what routing leaves there.
-            passage = scope[PASSAGE] = Passage(token, self._fence)
+            passage = scope[PASSAGE] = Passage(token, self._fence, watch)
             response = _Response(passage, send)
             try:
                 await self._app(scope, receive, response.send)
@@ -78,7 +79,8 @@ class FencingMiddleware:
                 refusal = passage.refusal(error, started=response.started)
                 if refusal is None:
                     raise
-                await _answer(send, refusal)
+                if not response.replaced:
+                    await _answer(send, refusal)
 
 
 class _Response:
@@ -86,19 +88,19 @@ class _Response:
         self._passage = passage
         self._send = send
         self.started = False
-        self._replaced = False
+        self.replaced = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.started = True
             instead = self._passage.judge(message["status"])
             if instead is not None:
-                self._replaced = True
+                self.replaced = True
                 await _answer(self._send, instead)
                 return
+            self.started = True
             headers = [pair for pair in message.get("headers", ()) if pair[0].lower() != _STATUS]
             message = {**message, "headers": [*headers, (_STATUS, ACCEPTED.encode())]}
-        if not self._replaced:
+        if not self.replaced:
             await self._send(message)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urljoin, urlsplit
 
 from sinkfence.errors import GenerationConflict, NotEnforced, OutcomeUnknown, StaleToken
 from sinkfence.tokens import Token
@@ -60,7 +59,7 @@ class Call:
         word = said.word if said else None
         if said and word in ("stale-token", "generation-conflict"):
             kind = StaleToken if word == "stale-token" else GenerationConflict
-            raise kind(self.token, said.current, earlier_attempt_unknown=self.unknown)
+            raise kind(self.token, said.current, earlier_attempt_unknown=self.unknown or said.applied)
         if word in _UNKNOWN:
             raise OutcomeUnknown(f"{self}: the service says {word}: its effect may stand. Read it back")
         if 200 <= status < 400:
@@ -74,7 +73,8 @@ class Call:
         if word == "token-expired" and self.rewindable and not self.expired:
             self.expired = True
             return 0.0
-        pause = self._again(status, word, retry_after, left)
+        nothing_ran = word in _NOTHING_RAN or (fencing_status is None and status in _MAY_PASS)
+        pause = self._again(status, word, retry_after, left, nothing_ran)
         if pause is None and self.unknown:
             raise OutcomeUnknown(
                 f"{self}: an attempt got no answer, and the last one was answered {status} ({word}): "
@@ -102,24 +102,24 @@ class Call:
             ) from error
         raise error
 
-    def redirected(self, method: str | None, url: str | None, status: int, location: str | None) -> None:
-        """Refuse a redirect that takes the write itself to another host.
+    def redirected(self, method: str | None, status: int) -> None:
+        """Refuse a redirect of the write itself, to wherever it may lead.
 
-        307 and 308, and 301 for all but POST, repeat the method (RFC 9110, section 15.4): elsewhere, where no
-        token goes along, the write would be performed unfenced.
+        307 and 308, and 301 for all but POST, repeat the method (RFC 9110, section 15.4). A transport doesn't
+        know how far it is mounted: beyond, no token goes along, and the write would be performed unfenced.
 
         Raises:
             NotEnforced: this is one.
         """
         if status in (307, 308) or (status == 301 and method != "POST"):
-            here, there = urlsplit(url or ""), urlsplit(urljoin(url or "", location or ""))
-            if (here.scheme, here.netloc) != (there.scheme, there.netloc):
-                raise NotEnforced(f"{self}: redirected to another host, where no token would go along")
+            raise NotEnforced(
+                f"{self}: answered {status}, which asks for the write again elsewhere, where no token may "
+                "go along: call that address itself"
+            )
 
     def _again(
-        self, status: int, word: str | None, retry_after: str | None, left: float | None
+        self, status: int, word: str | None, retry_after: str | None, left: float | None, nothing_ran: bool
     ) -> float | None:
-        nothing_ran = word in _NOTHING_RAN or (word is None and status in _MAY_PASS)
         passing = status in _MAY_PASS or status >= 500 or word == "request-in-progress"
         if not (passing and self.rewindable and (nothing_ran or self.repeatable)):
             return None

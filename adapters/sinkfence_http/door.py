@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from sinkfence.errors import JobMismatch, MissingToken, OutcomeUnknown
+from sinkfence.errors import JobMismatch, MissingToken, OutcomeUnknown, SinkfenceError, StaleToken
+from sinkfence.sinks import Watch
 from sinkfence.tokens import Token, check_job_id
 from sinkfence_http.answers import (
     MALFORMED,
     NOT_GUARDED,
+    OUTCOME_UNKNOWN,
     TOKEN_REQUIRED,
     UNAVAILABLE,
     Answer,
@@ -33,30 +36,37 @@ log: Final = logging.getLogger("sinkfence.http")
 class Passage:
     """One request that the door has let in, from there to its answer."""
 
-    def __init__(self, token: Token, fence: Fence | aio.Fence) -> None:
+    def __init__(self, token: Token, fence: Fence | aio.Fence, watch: Watch) -> None:
         self.token = token
         self.fence = fence
+        self._watch = watch
         self._admitted = False
+        self._mismatch: JobMismatch | None = None
 
     def admit(self, job_id: str) -> Token:
         """Note that the handler named its job, and return the token if it is for that job."""
         if check_job_id(job_id) != self.token.job_id:
-            raise JobMismatch(self.token, job_id)
+            self._mismatch = JobMismatch(self.token, job_id)
+            raise self._mismatch
         self._admitted = True
         return self.token
 
     def judge(self, status: int) -> Answer | None:
         """Return what must be answered instead when the handler's response starts, None if it may go out.
 
-        A handler that forgot the check, or that commits after it has answered, would tell its caller of a
-        success that nothing has checked: its COMMIT may yet be refused.
+        A framework turns a refusal into a 500 of its own, and a handler may put it into a list of errors: the
+        caller must hear it, and its lease. A handler that forgot the check, or that commits after it has
+        answered, would tell its caller of a success that nothing has checked: its COMMIT may yet be refused.
         """
-        # A redirect after a post (302, 303) vouches for an effect as a 200 does.
-        if not (self.fence.strict and (200 <= status < 300 or status in (302, 303))):
+        refused: SinkfenceError | None = self._watch.refused or self._mismatch
+        if isinstance(refused, StaleToken) or (refused is not None and status >= 500):
+            return self._answer(refused)
+        # A redirect vouches for an effect as a 200 does, but for one that asks for the write once more.
+        if not (self.fence.strict and 200 <= status < 400 and status not in (307, 308)):
             return None
         if not self._admitted:
             problem = "its handler never called fence.admit"
-        elif not self.fence.gate.committed(self.token):
+        elif not self._watch.committed:
             problem = "nothing guarded was committed before the response started"
         else:
             return None
@@ -69,13 +79,20 @@ class Passage:
         An error about another token than the request's, say of a service that this one calls, is none of the
         caller's, which would take its own lease for lost.
         """
-        if getattr(error, "token", self.token) != self.token:
-            return None
-        answer = refusal_of(error)
+        ours = [each for each in _alone(error) if getattr(each, "token", self.token) == self.token]
+        ours.sort(key=lambda each: not isinstance(each, StaleToken))
+        answer = next((answer for each in ours if (answer := self._answer(each))), None)
         if answer is not None and started:
             log.error("%s came after the response had started: its sender reads a success", answer.slug)
             return None
         return answer
+
+    def _answer(self, error: Exception) -> Answer | None:
+        # Once a part of the request was committed, no answer may say that nothing ran.
+        answer = refusal_of(error)
+        if answer is None or not self._watch.applied:
+            return answer
+        return replace(answer, applied=True) if isinstance(error, StaleToken) else OUTCOME_UNKNOWN
 
 
 def present(values: Sequence[str], verifier: Verifier) -> Token:
@@ -101,6 +118,15 @@ def turn_away(error: Exception) -> Answer:
         log.error("the fence can't be asked, and requests are refused", exc_info=error)
         return UNAVAILABLE
     return answer
+
+
+def _alone(error: Exception) -> Iterator[Exception]:
+    """Yield the error, or those in it where it is a group, as a TaskGroup raises one."""
+    if isinstance(error, ExceptionGroup):
+        for each in cast("ExceptionGroup[Exception]", error).exceptions:
+            yield from _alone(each)
+    else:
+        yield error
 
 
 def passage_of(scope: Mapping[str, Any]) -> Passage:

@@ -14,8 +14,8 @@ from sinkfence_http.verifiers import Verifier
 class Fence:
     """What `wsgi.FencingMiddleware` enforces, and what a handler asks for its token.
 
-    With `strict`, a 2xx whose handler never admitted or committed nothing guarded becomes a 500
-    `not-guarded`: a handler that forgets the check is the largest practical hole.
+    With `strict`, a success (2xx, or 3xx but 307 and 308) whose handler never admitted or committed nothing
+    guarded becomes a 500 `not-guarded`: a handler that forgets the check is the largest practical hole.
 
     Raises:
         TypeError: the gate is an async one or none; there is no verifier.

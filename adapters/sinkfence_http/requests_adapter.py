@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 try:
     import requests
     from requests.adapters import HTTPAdapter
-    from requests.exceptions import ChunkedEncodingError, ConnectTimeout, ContentDecodingError
+    from requests.exceptions import ConnectTimeout, InvalidSchema, InvalidURL
     from requests.utils import rewind_body
     from urllib3.exceptions import HTTPError, NewConnectionError
 except ImportError:
@@ -25,17 +25,14 @@ from sinkfence_http.calls import Call
 
 Sign = Callable[[Token], str]
 Transmit = Callable[..., requests.Response]
-_NO_ANSWER: Final = (
-    requests.ConnectionError,
-    requests.Timeout,
-    ChunkedEncodingError,
-    ContentDecodingError,
-    HTTPError,
-)
+_NOWHERE: Final = (InvalidURL, InvalidSchema)
+"""What can't be sent, whatever the weather: raised before a connection is looked for."""
 
 
 class FencedAdapter(HTTPAdapter):
     """A transport for one bearer, to be mounted on the service's address: one Session per lease.
+
+    The address ends with a slash: `http://host:80` is the beginning of `http://host:8080`, too.
 
     Each write carries the bearer's token, read and signed as it is sent; a safe method carries none. It is
     put on here and not on the request, so that a redirect to another host doesn't take it along.
@@ -49,7 +46,7 @@ class FencedAdapter(HTTPAdapter):
     Sending raises:
         StaleToken, GenerationConflict: the service has seen a newer owner; the bearer was told.
         LeaseLost: the bearer's lease is over.
-        NotEnforced: a 2xx or 3xx without `Fencing-Status`, or a redirect that takes the write elsewhere.
+        NotEnforced: a 2xx or 3xx without `Fencing-Status`, or a redirect that asks for the write again.
         OutcomeUnknown: sent, and what became of it is not known.
     """
 
@@ -69,7 +66,7 @@ class FencedAdapter(HTTPAdapter):
         """Send one request, as often as it takes (`requests.adapters.BaseAdapter.send`)."""
         settings = {"stream": stream, "verify": verify, "cert": cert, "proxies": proxies}
         if request.method in wire.SAFE:
-            return self.transmit(request, timeout=timeout, **settings)
+            return _final(self.transmit(request, timeout=timeout, **settings))
         key = request.headers.get(wire.IDEMPOTENCY_KEY)
         if key is not None:
             wire.parse_idempotency_key(str(key))
@@ -116,6 +113,8 @@ class HttpSink:
         what = f"arming was answered {response.status_code} ({word})"
         if response.status_code >= 500:
             raise OutcomeUnknown(f"{what}: arm again")
+        if word == "unauthentic-token":
+            raise NotEnforced(f"{what}: the service does not trust this token: look at key, issuer, audience")
         raise NotEnforced(f"{what} and not 204 (armed): nothing there would stop a stale owner")
 
 
@@ -146,19 +145,17 @@ class _Caller:
                     unread.callback(response.close)
                     heard = True
                     response.request = request
-                    headers = response.headers
-                    pause = self._judge(call, response)
+                    pause = self._judge(call, _final(response))
                     if pause is None:
                         if not settings["stream"]:
                             _ = response.content
-                        self._check_term(call)
-                        call.redirected(
-                            request.method, request.url, response.status_code, headers.get("Location")
-                        )
+                        call.redirected(request.method, response.status_code)
                         unread.pop_all()
                         return response
-            except _NO_ANSWER as error:
-                if isinstance(error, requests.exceptions.SSLError) and _unverified(error):
+            except (requests.RequestException, HTTPError) as error:
+                if isinstance(error, requests.RequestException):
+                    error.request = request  # the caller's, which carries no token
+                if isinstance(error, _NOWHERE) or _unverified(error):
                     raise
                 pause = call.failed(error, self._left(), sent=heard or not _unsent(error))
             time.sleep(pause)
@@ -199,13 +196,20 @@ class _Caller:
         remaining: Callable[[], float] | None = getattr(self._bearer, "remaining", None)
         return None if remaining is None else remaining()
 
-    def _check_term(self, call: Call) -> None:
-        # A read timeout is a gap between bytes and no deadline: a body that drips in may outlast the lease.
-        try:
-            _ = self._bearer.token
-        except LeaseLost as lost:
-            lost.add_note(f"{call} was answered, but not before its lease was over")
-            raise
+
+def _final(response: requests.Response) -> requests.Response:
+    """Return the response if it is one.
+
+    http.client takes an interim one (RFC 9110, section 15.2), such as 103 Early Hints, for the last, and
+    leaves the last to whatever is asked next on the connection: so that is closed.
+
+    Raises:
+        requests.ConnectionError: its status says nothing of what became of the request.
+    """
+    if 200 <= response.status_code <= 599:
+        return response
+    response.close()
+    raise requests.ConnectionError(f"{response.status_code} is no answer", request=response.request)
 
 
 def _rewindable(request: requests.PreparedRequest) -> bool:
@@ -234,6 +238,7 @@ def _unsent(error: Exception) -> bool:
 
 
 def _unverified(error: Exception) -> bool:
+    """Whether the service could not prove who it is, and so was sent nothing."""
     reason = _reason(error)
     return any(
         isinstance(found, ssl.SSLCertVerificationError) for found in (reason, *getattr(reason, "args", ()))

@@ -37,7 +37,7 @@ _UNSIGNED: Final = re.compile(
 _SIGNED: Final = re.compile(r" *([A-Za-z*][A-Za-z0-9!#$%&'*+\-.^_`|~:/]*) *")
 _QUOTED: Final = re.compile(_STRING)
 _BARE: Final = re.compile(r"[\x21\x23-\x2b\x2d-\x5b\x5d-\x7e][\x21-\x2b\x2d-\x7e]*")
-_STATUS: Final = re.compile(r" *([a-z][a-z-]*)((?:; *[a-z]+=[0-9]{1,15})*) *")
+_STATUS: Final = re.compile(r" *([a-z][a-z-]*)((?:; *[a-z]+(?:=[0-9]{1,15})?)*) *")
 _PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
@@ -47,6 +47,8 @@ class Status:
 
     word: str
     current: int | None = None
+    applied: bool = False
+    """Whether something of the request was applied, or may have been, before it was refused."""
 
 
 def format_token(token: Token) -> str:
@@ -117,12 +119,13 @@ def parse_idempotency_key(value: str) -> str:
 
 
 def format_status(status: Status) -> str:
-    """Return `accepted`, or `stale-token;current=9`."""
-    return status.word if status.current is None else f"{status.word};current={status.current}"
+    """Return `accepted`, or `stale-token;current=9`, or `stale-token;current=9;applied`."""
+    current = "" if status.current is None else f";current={status.current}"
+    return f"{status.word}{current}{';applied' if status.applied else ''}"
 
 
 def parse_status(value: str | None) -> Status | None:
-    """Read a `Fencing-Status`: None where it is absent or is none, which a caller takes alike.
+    """Read a `Fencing-Status`: None where it is absent or unreadable, as one that was sent twice is.
 
     Parameters that this version doesn't know are ignored: a later one may say more.
     """
@@ -130,7 +133,8 @@ def parse_status(value: str | None) -> Status | None:
     if found is None:
         return None
     current = re.findall(r"; *current=([0-9]+)", found[2])
-    return Status(found[1], int(current[0]) if current else None)
+    applied = re.search(r"; *applied(?![a-z=])", found[2]) is not None
+    return Status(found[1], int(current[0]) if current else None, applied)
 
 
 def _bounded(value: str) -> str:

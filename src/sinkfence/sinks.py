@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol
 
+from sinkfence.errors import SinkfenceError
 from sinkfence.tokens import Bearer, Token
 
-__all__ = ["AsyncGate", "AsyncSink", "Bearer", "Gate", "Sink"]
+__all__ = ["AsyncGate", "AsyncSink", "Bearer", "Gate", "Sink", "Watch"]
 
 
 class Sink(Protocol):
@@ -40,11 +41,30 @@ class AsyncSink(Protocol):
         ...
 
 
+class Watch(Protocol):
+    """What a destination has seen of one request's handler so far, in whatever thread it works."""
+
+    @property
+    def committed(self) -> bool:
+        """Whether the destination checked what the handler did, and all of it is committed."""
+        ...
+
+    @property
+    def applied(self) -> bool:
+        """Whether anything of it was committed, or may have been: no answer may deny that."""
+        ...
+
+    @property
+    def refused(self) -> SinkfenceError | None:
+        """The error by which the request's token was refused, even if the handler kept it to itself."""
+        ...
+
+
 class Gate(Protocol):
     """What a service's door needs of the destination behind it.
 
     For each request with an authentic token the door calls `announce`, then runs the handler inside
-    `enter`, and asks `committed` when the response starts.
+    `enter`, and asks the watch when the response starts.
     """
 
     def announce(self, token: Token) -> None:
@@ -55,15 +75,8 @@ class Gate(Protocol):
         """
         ...
 
-    def enter(self, token: Token) -> AbstractContextManager[None]:
-        """Surround one request's handler, until its response has been sent."""
-        ...
-
-    def committed(self, token: Token) -> bool:
-        """Whether the destination checked what the handler inside `enter` did, and all of it is committed.
-
-        Asked inside `enter`, from the same context or from one copied from it.
-        """
+    def enter(self, token: Token) -> AbstractContextManager[Watch]:
+        """Surround one request's handler, until its response has been sent, and watch over it."""
         ...
 
 
@@ -74,10 +87,6 @@ class AsyncGate(Protocol):
         """As `Gate.announce`."""
         ...
 
-    def enter(self, token: Token) -> AbstractAsyncContextManager[None]:
+    def enter(self, token: Token) -> AbstractAsyncContextManager[Watch]:
         """As `Gate.enter`."""
-        ...
-
-    def committed(self, token: Token) -> bool:
-        """As `Gate.committed`."""
         ...

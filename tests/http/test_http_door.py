@@ -241,15 +241,6 @@ def test_without_strict_a_handler_is_believed(door_service, account):
     assert (reply.status, reply.fencing) == (200, "accepted")
 
 
-def test_a_garbled_number_does_not_lock_a_job(door_service, account):
-    """max_advance refuses a generation far above what was seen, and leaves the mark alone."""
-    door = door_service("flask", max_advance=1000)
-    assert door.ask("POST", f"/accounts/{account}", token(account, 7)).status == 200
-    reply = door.ask("POST", f"/accounts/{account}", token(account, 999_999_999))
-    assert (reply.status, reply.fencing) == (403, "unauthentic-token")
-    assert door.ask("POST", f"/accounts/{account}", token(account, 8)).status == 200
-
-
 def test_a_mounted_part_and_a_root_path(door_service, account):
     """admit works below a mount; arming is found below the root path that a proxy has stripped."""
     door = door_service("starlette", root_path="/api")
@@ -290,7 +281,7 @@ def test_a_large_stale_upload_learns_that_it_is_stale(door_service, account, fra
     newer = Token(f"account-{account}", 8, "b")
     door.ask("POST", "/.well-known/fencing-arm", format_token(newer))
     with requests.Session() as session:
-        session.mount(door.url, FencedAdapter(Token(f"account-{account}", 7, "a")))
+        session.mount(door.url + "/", FencedAdapter(Token(f"account-{account}", 7, "a")))
         for size in (100_000, 20_000_000):
             with pytest.raises(StaleToken):
                 session.post(f"{door.url}/accounts/{account}", data=b"x" * size)

@@ -76,7 +76,7 @@ def owner(ledger: Ledger, account: int, generation: int) -> tuple[requests.Sessi
     """A worker's session, the way a user sets it up."""
     token = Token(f"account-{account}", generation, f"worker:{generation}")
     session = requests.Session()
-    session.mount(ledger.url, FencedAdapter(token, sign=SIGN))
+    session.mount(ledger.url + "/", FencedAdapter(token, sign=SIGN))
     return session, token
 
 

@@ -73,7 +73,7 @@ def test_the_wrong_kind_of_gate_says_which_to_use(gate):
 def test_admit_compares_the_job_and_hands_out_the_token(gate):
     """The token for its own job, JobMismatch for another, MissingToken without one, sync and async alike."""
     fence = sinkfence_http.Fence(gate, TrustedNetwork())
-    environ = {PASSAGE: Passage(TOKEN, fence)}
+    environ = {PASSAGE: Passage(TOKEN, fence, memory_gate.Watch())}
     assert fence.admit(environ, "invoice-42") is TOKEN
     with pytest.raises(JobMismatch):
         fence.admit(environ, "invoice-43")

@@ -25,7 +25,7 @@ GATE = MemoryGate()
 
 def verifier() -> Any:
     if "keys" not in SETTINGS:
-        return TrustedNetwork(max_advance=SETTINGS.get("max_advance"))
+        return TrustedNetwork()
     keys = {kid: VerificationKey(**fields) for kid, fields in SETTINGS["keys"].items()}
     return SignedTokens(keys, SETTINGS["audience"])
 
@@ -179,7 +179,6 @@ def flask_app() -> Any:
 
     fence = sinkfence_http.Fence(GATE, verifier())
     app = flask.Flask(__name__)
-    app.config["PROPAGATE_EXCEPTIONS"] = True
 
     @app.get("/accounts/<int:account>")
     def read(account: int) -> Any:

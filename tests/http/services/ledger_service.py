@@ -80,7 +80,6 @@ def flask_app() -> Any:
     engine = sa.create_engine(URL, pool_size=10)
     fence = sinkfence_http.Fence(sinkfence_postgres.PostgresSink(engine), VERIFIER)
     app = flask.Flask(__name__)
-    app.config["PROPAGATE_EXCEPTIONS"] = True
 
     @app.post("/accounts/<int:account>")
     def pay(account: int) -> dict[str, int]:

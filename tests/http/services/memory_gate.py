@@ -7,10 +7,29 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
 
+from sinkfence.errors import StaleToken
 from sinkfence.marks import MemoryMarks, admit
 from sinkfence.tokens import Token
 
-WATCH: ContextVar[dict[str, set[Token]] | None] = ContextVar("watch", default=None)
+
+class Watch:
+    """What one request has done."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self.open = 0
+        self.refused: StaleToken | None = None
+
+    @property
+    def committed(self) -> bool:
+        return self.done and not self.open
+
+    @property
+    def applied(self) -> bool:
+        return self.done
+
+
+WATCH: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
 class MemoryGate:
@@ -29,29 +48,31 @@ class MemoryGate:
         self.marks.arm(token)
 
     @contextlib.contextmanager
-    def enter(self, token: Token) -> Iterator[None]:
+    def enter(self, token: Token) -> Iterator[Watch]:
         self.entered.append(token)
-        reset = WATCH.set({"done": set(), "open": set()})
+        watch = Watch()
+        reset = WATCH.set(watch)
         try:
-            yield
+            yield watch
         finally:
             WATCH.reset(reset)
             self.entered.remove(token)
 
-    def committed(self, token: Token) -> bool:
-        watch = WATCH.get()
-        return watch is not None and token in watch["done"] and not watch["open"]
-
     @contextlib.contextmanager
     def transaction(self, token: Token) -> Iterator[None]:
-        watch = WATCH.get() or {"done": set(), "open": set()}
-        watch["open"].add(token)
-        yield
-        with self._lock:  # check and effect in one step
-            admit(token, self.marks.mark(token.job_id))
-            self.effects.append((token.job_id, token.generation))
-        watch["open"].discard(token)
-        watch["done"].add(token)
+        watch = WATCH.get() or Watch()
+        watch.open += 1
+        try:
+            yield
+            with self._lock:  # check and effect in one step
+                admit(token, self.marks.mark(token.job_id))
+                self.effects.append((token.job_id, token.generation))
+            watch.done = True
+        except StaleToken as stale:
+            watch.refused = stale
+            raise
+        finally:
+            watch.open -= 1
 
 
 class AsyncMemoryGate:
@@ -64,9 +85,6 @@ class AsyncMemoryGate:
         self._gate.announce(token)
 
     @contextlib.asynccontextmanager
-    async def enter(self, token: Token) -> AsyncIterator[None]:
-        with self._gate.enter(token):
-            yield
-
-    def committed(self, token: Token) -> bool:
-        return self._gate.committed(token)
+    async def enter(self, token: Token) -> AsyncIterator[Watch]:
+        with self._gate.enter(token) as watch:
+            yield watch

@@ -17,7 +17,7 @@ from sinkfence_http.requests_adapter import FencedAdapter
 url, path, job_id, generation, key = sys.argv[1:]
 sign = TokenSigner(key, kid="k1", alg="EdDSA", issuer="workers", audience="ledger")
 with requests.Session() as session:
-    session.mount(url, FencedAdapter(Token(job_id, int(generation), f"worker:{generation}"), sign=sign))
+    session.mount(url + "/", FencedAdapter(Token(job_id, int(generation), f"worker:{generation}"), sign=sign))
     try:
         answer = {"status": session.post(url + path).status_code}
     except StaleToken as stale:

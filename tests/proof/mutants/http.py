@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mutants.mutant import Edit, Mutant
+from mutants.postgres import CONFIRM
 
 WSGI = "adapters/sinkfence_http/wsgi.py"
 DOOR = "adapters/sinkfence_http/door.py"
@@ -35,6 +36,7 @@ HTTP: tuple[Mutant, ...] = (
                 "            connections.run(tx_, statements.guard(attempt.bearers))\n",
                 "",
             ),
+            Edit("adapters/sinkfence_postgres/transactions.py", CONFIRM, ""),
         ),
     ),
     Mutant(
@@ -42,7 +44,7 @@ HTTP: tuple[Mutant, ...] = (
         "http.commits_after_answering",
         "D5",
         "the caller reads 200, and then the transaction is refused",
-        (Edit(DOOR, "if not (self.fence.strict and (200", "if not (False and (200"),),
+        (Edit(DOOR, "if not (self.fence.strict and 200", "if not (False and 200"),),
     ),
     Mutant(
         "a transaction that is still open not noticed",
@@ -52,8 +54,8 @@ HTTP: tuple[Mutant, ...] = (
         (
             Edit(
                 "adapters/sinkfence_postgres/watch.py",
-                "return watch.committed and not any(guard.is_open() for guard in list(watch.guards))",
-                "return watch.committed",
+                "return self.done and not any(guard.is_open() for guard in list(self.guards))",
+                "return self.done",
             ),
         ),
     ),
@@ -64,7 +66,11 @@ HTTP: tuple[Mutant, ...] = (
         "a handler that works while its answer is read is taken for one that has left",
         (
             Edit(WSGI, "with ExitStack() as stack:", "with ExitStack() as stack, ExitStack() as early:"),
-            Edit(WSGI, "stack.enter_context(gate.enter(token))", "early.enter_context(gate.enter(token))"),
+            Edit(
+                WSGI,
+                "watch = stack.enter_context(gate.enter(token))",
+                "watch = early.enter_context(gate.enter(token))",
+            ),
         ),
     ),
     Mutant(

@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from socketserver import ThreadingMixIn
+from types import SimpleNamespace
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -55,11 +56,8 @@ class Open:
     def announce(self, token: Token) -> None:
         pass
 
-    def enter(self, token: Token) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def committed(self, token: Token) -> bool:
-        return True
+    def enter(self, token: Token) -> AbstractContextManager[SimpleNamespace]:
+        return nullcontext(SimpleNamespace(committed=True, applied=False, refused=None))
 
 
 class Quiet(WSGIRequestHandler):
