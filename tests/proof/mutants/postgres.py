@@ -5,9 +5,12 @@ from __future__ import annotations
 from mutants.mutant import Edit, Mutant
 
 SCHEMA = "adapters/sinkfence_postgres/schema.sql"
+AIO = "adapters/sinkfence_postgres/aio.py"
 TRANSACTIONS = "adapters/sinkfence_postgres/transactions.py"
 
 LOCK = "    perform pg_advisory_xact_lock_shared(sinkfence.lock_key(job_id));\n"
+
+CONFIRM = "            connections.run(tx_, statements.confirm(attempt.bearers))\n"
 
 POSTGRES: tuple[Mutant, ...] = (
     Mutant(
@@ -60,9 +63,10 @@ POSTGRES: tuple[Mutant, ...] = (
                 "            connections.run(tx_, statements.guard(attempt.bearers))\n"
                 "            attempt.ours = False\n",
                 "            connections.run(tx_, statements.guard(attempt.bearers))\n"
-                '            connections.run(tx_, statements.Query("COMMIT", {}))\n'
+                '            connections.run(tx_, statements.Query("COMMIT", {}, rows=-1))\n'
                 "            attempt.ours = False\n",
             ),
+            Edit(TRANSACTIONS, CONFIRM, ""),
         ),
         promise="D9 delayed-after-arm",
     ),
@@ -229,7 +233,14 @@ POSTGRES: tuple[Mutant, ...] = (
         "postgres.swallowed_error",
         "D5",
         'COMMIT answers "ROLLBACK" without an error, and the work is reported as done',
-        (Edit(TRANSACTIONS, "            connections.ready(tx_)\n", ""),),
+        (Edit(TRANSACTIONS, CONFIRM, ""),),
+    ),
+    Mutant(
+        "a guarded transaction that was replaced believed",
+        "postgres.replaced",
+        "D9",
+        "after a COMMIT of the worker's own the rest of its block is unguarded, and reported as done",
+        (Edit(TRANSACTIONS, CONFIRM, ""),),
     ),
     Mutant(
         "no check in the asynchronous half",
@@ -237,11 +248,8 @@ POSTGRES: tuple[Mutant, ...] = (
         "D1",
         "what holds for every other worker does not hold for those with an event loop",
         (
-            Edit(
-                "adapters/sinkfence_postgres/aio.py",
-                "            await _run(tx_, statements.guard(attempt.bearers))\n",
-                "",
-            ),
+            Edit(AIO, "            await _run(tx_, statements.guard(attempt.bearers))\n", ""),
+            Edit(AIO, "            await _run(tx_, statements.confirm(attempt.bearers))\n", ""),
         ),
     ),
 )

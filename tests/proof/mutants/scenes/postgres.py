@@ -4,63 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any
 
 import psycopg
 from psycopg.errors import SerializationFailure
 
-import sinkfence_postgres
-from mutants.scenes import Effect, Ground, Scene, begun
+from mutants.scenes import Ground, Scene, begun
 from mutants.scenes.databases import admin, blocked_or_done, killed, one, with_settings
-from sinkfence.errors import OutcomeUnknown, StaleToken
+from mutants.scenes.tables import INSERT, Table
+from sinkfence.errors import NotEnforced, OutcomeUnknown, StaleToken
 from sinkfence.tokens import Token
 from sinkfence_postgres import PostgresSink, aio, guard, transaction, translated
-
-TABLE = "create table effect (seq bigserial, job text, generation bigint, owner text, id text)"
-TRUTH = "select generation, owner, id, seq from effect where job = %s order by seq"
-INSERT = "insert into effect (job, generation, owner, id) values (%s, %s, %s, %s)"
-
-
-class Table:
-    """A table of effects in a database with marks."""
-
-    def __init__(self, ground: Ground) -> None:
-        self.dsn = ground.dsn
-        with psycopg.connect(self.dsn) as conn:
-            sinkfence_postgres.install(conn)
-            conn.execute(TABLE)
-        self.scene = Scene(self.truth)
-        # A successor that is kept waiting says so soon.
-        self.sink = PostgresSink(with_settings(self.dsn, lock_timeout="200ms"))
-
-    def truth(self) -> list[Effect]:
-        with psycopg.connect(self.dsn) as conn:
-            return [Effect(*row) for row in conn.execute(TRUTH, (self.scene.job,))]
-
-    def insert(self, conn: Any, token: Token, attempt: str) -> None:
-        conn.execute(INSERT, (token.job_id, token.generation, token.owner, attempt))
-
-    def write(self, token: Token, attempt: str) -> None:
-        with psycopg.connect(self.dsn) as conn, transaction(conn, token):
-            self.insert(conn, token, attempt)
-
-    def first_tenure(self) -> Token:
-        token = self.scene.issued(1, "A")
-        with self.scene.arming(token):
-            self.sink.arm(token)
-        with self.scene.rightful(token) as attempt:
-            self.write(token, attempt)
-        return token
-
-    def linger(self, conn: psycopg.Connection[Any]) -> None:
-        """Have transactions that write to `slow` wait in mid-COMMIT, after the seal, for lock 77."""
-        conn.execute(
-            "create table slow (n int);"
-            "create function linger() returns trigger language plpgsql as "
-            "$$ begin perform pg_advisory_xact_lock(77); return null; end $$;"
-            "create constraint trigger linger after insert on slow deferrable initially deferred "
-            "for each row execute function linger()"
-        )
 
 
 def takeover(ground: Ground) -> Scene:
@@ -202,6 +155,22 @@ def swallowed_error(ground: Ground) -> Scene:
             table.insert(conn, a, attempt)
             with suppress(psycopg.Error):
                 conn.execute("select 1 / 0")
+    return scene
+
+
+def replaced(ground: Ground) -> Scene:
+    """A's code ends its transaction by itself in mid-block, and goes on; B arms and works."""
+    table = Table(ground)
+    scene, a = table.scene, table.first_tenure()
+    b = scene.issued(2, "B")
+    with scene.late(a, also=(NotEnforced,)) as attempt, psycopg.connect(table.dsn) as conn:
+        with transaction(conn, a):
+            conn.execute("commit")
+            with scene.arming(b):
+                table.sink.arm(b)
+            with scene.rightful(b) as other:
+                table.write(b, other)
+            table.insert(conn, a, attempt)
     return scene
 
 
