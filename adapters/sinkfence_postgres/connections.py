@@ -162,12 +162,10 @@ def status(driver: Any) -> int | None:
     return getattr(getattr(driver, "info", None), "transaction_status", None)
 
 
-def observed(tx: Any) -> Guard:
-    """Return how to look at a guarded transaction of the user's own later on."""
+def observed(tx: Any, watched: bool) -> Guard:
+    """Return how to look at a guarded transaction of the user's own later on; watched: at its COMMIT, too."""
     if is_psycopg(tx):
-        return Guard(lambda: is_open(tx), failed=lambda: failed(tx))
-    from sqlalchemy import event
-
+        return Guard(tx, lambda: is_open(tx), failed=lambda: failed(tx), aborted=lambda: aborted(tx))
     conn, raw = core(tx), driver(tx)
     root, sent = conn.get_transaction(), list[bool]()
 
@@ -176,8 +174,23 @@ def observed(tx: Any) -> Guard:
         if conn.get_transaction() is root and status(raw) != INERROR:
             sent.append(True)
 
-    event.listen(conn, "commit", committing)
-    return Guard(lambda: root is not None and root.is_active, lambda: bool(sent), lambda: failed(raw))
+    if watched:  # for one request: listeners stay with their connection
+        from sqlalchemy import event
+
+        event.listen(conn, "commit", committing)
+    return Guard(
+        tx,
+        lambda: root is not None and root.is_active,
+        lambda: bool(sent),
+        lambda: failed(raw),
+        lambda: aborted(raw),
+    )
+
+
+def aborted(driver: Any) -> bool | None:
+    """Whether the transaction is aborted; None without libpq."""
+    known = status(driver)
+    return None if known is None else known == INERROR
 
 
 def failed(driver: Any) -> bool:

@@ -23,8 +23,8 @@ def refusal(exc: BaseException) -> SinkfenceError | None:
     """Return what the database has refused with this error, or None if it is no refusal of ours.
 
     Reads the errors of psycopg, psycopg2, asyncpg, and SQLAlchemy's wrappers of them. SQLSTATE SF001 is
-    StaleToken or GenerationConflict, SF002 MissingToken, SF003 NotArmed, SF004 JobMismatch, SF005 NotEnforced,
-    SF009 (a mark cannot go back) a plain SinkfenceError.
+    StaleToken or GenerationConflict, SF002 MissingToken, SF003 NotArmed, SF004 JobMismatch, SF005
+    NotEnforced, SF009 (a mark cannot go back) a plain SinkfenceError.
     """
     code = sqlstate(exc)
     if code == "SF002":
@@ -89,6 +89,11 @@ def lost(exc: BaseException) -> bool:
 def timed_out(exc: BaseException) -> bool:
     """Whether lock_timeout ran out (55P03, lock_not_available)."""
     return sqlstate(exc) == "55P03"
+
+
+def aborted(exc: BaseException) -> bool:
+    """Whether the transaction had failed before (25P02, in_failed_sql_transaction)."""
+    return sqlstate(exc) == "25P02"
 
 
 def repeatable(exc: BaseException) -> bool:

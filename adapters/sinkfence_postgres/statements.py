@@ -29,6 +29,16 @@ class Query:
         return re.sub(r":(\w+)", r"%(\1)s", self.sql)
 
 
+PROBE: Final = Query("SELECT 1", {})
+"""Refused by a transaction that is aborted."""
+
+FROM_TOKENS: Final = (
+    " FROM ROWS FROM (pg_catalog.unnest(cast(:job_ids AS pg_catalog.text[])), "
+    "pg_catalog.unnest(cast(:generations AS bigint[])), "
+    "pg_catalog.unnest(cast(:owners AS pg_catalog.text[]))) AS t (job_id, generation, owner)"
+)
+
+
 def arm(token: Token, lock_timeout: str | None = None) -> Query:
     """Raise the mark. A `lock_timeout` ("100ms") holds for this transaction; else the session's, or 5 s."""
     call = "SELECT sinkfence.arm(:job_id, :generation, :owner)"
@@ -58,10 +68,7 @@ def confirm(tokens: Iterable[Token]) -> Query:
 def _each(call: str, tokens: Iterable[Token], **params: Any) -> Query:
     tokens = list(tokens)
     return Query(
-        f"SELECT {call} "
-        "FROM ROWS FROM (pg_catalog.unnest(cast(:job_ids AS pg_catalog.text[])), "
-        "pg_catalog.unnest(cast(:generations AS bigint[])), "
-        "pg_catalog.unnest(cast(:owners AS pg_catalog.text[]))) AS t (job_id, generation, owner)",
+        "SELECT " + call + FROM_TOKENS,
         {
             **params,
             "job_ids": [token.job_id for token in tokens],

@@ -78,8 +78,8 @@ def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:
     attempt = Attempt(statements.shown(bearers), ours=True)
     with translating(attempt):
         connections.run(tx_, statements.guard(attempt.bearers, lock))
-    if seen := watch.over(attempt.bearers):
-        seen.guards.append(connections.observed(tx_))
+    watched = watch.over(attempt.bearers) is not None
+    watch.guarded(attempt.bearers, connections.observed(tx_, watched))
 
 
 @contextmanager
@@ -96,9 +96,9 @@ def transaction(tx: Tx, *bearers: Bearer) -> Generator[Tx]:
     Raises:
         StaleToken, GenerationConflict, NotArmed, SchemaMismatch: as `guard`; nothing was applied.
         JobMismatch, MissingToken: a protected table refused the write.
-        NotEnforced: a transaction is open already, the connection is in autocommit, or the guard would not reach
-            all of it: a session with several connections, two-phase commit, a transaction that the block has
-            ended by itself.
+        NotEnforced: a transaction is open already, the connection is in autocommit, or the guard would not
+            reach all of it: a session with several connections, two-phase commit, a transaction that the
+            block has ended by itself.
         OutcomeUnknown: the connection was lost after COMMIT was sent. Lost earlier: the driver's error.
     """
     tx_ = connections.expect(tx, *connections.KINDS)
@@ -133,6 +133,9 @@ def translated() -> Generator[None]:
     Raises:
         StaleToken, GenerationConflict, NotArmed, JobMismatch, MissingToken: nothing was applied.
         OutcomeUnknown: the connection was lost, and COMMIT may have been sent.
+        SinkfenceError: an error that was swallowed had aborted the transaction: COMMIT has rolled it back.
+            Seen where the transaction was guarded in the same thread or task.
     """
-    with watch.commit(), translating(Attempt(committing=True)):
+    aborted = [guard for guard in watch.open_here() if guard.aborted()]
+    with watch.whole(aborted), watch.commit(), translating(Attempt(committing=True)):
         yield

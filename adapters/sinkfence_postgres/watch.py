@@ -15,18 +15,51 @@ from sinkfence.tokens import Token
 class Guard:
     """One guarded transaction."""
 
+    tx: object
+    """What was guarded: a connection or a session."""
     look: Callable[[], bool]
     """Whether it is open, asked of its connection, which may begin another afterwards."""
     sent: Callable[[], bool] = lambda: True
     """Whether a COMMIT that can succeed was sent for it. psycopg doesn't tell: True."""
     failed: Callable[[], bool] = lambda: False
     """Whether the last statement on its connection failed, or the transaction has. asyncpg doesn't tell."""
+    aborted: Callable[[], bool | None] = lambda: None
+    """Whether its COMMIT would "succeed" as a ROLLBACK. asyncpg doesn't tell: None."""
+    task: object = None
+    """The task that has guarded it, and alone may use it now."""
     closed: bool = False
 
     def is_open(self) -> bool:
         """Whether it is open; once it was seen closed it stays so."""
         self.closed = self.closed or not self.look()
         return not self.closed
+
+
+_guards: ContextVar[tuple[Guard, ...]] = ContextVar("sinkfence_postgres_guards", default=())
+# Those of the user's own transactions, for the `translated` that surrounds the commit of one of them.
+
+
+def guarded(tokens: Collection[Token], guard: Guard) -> None:
+    """Remember a guard in a transaction that the user commits."""
+    _guards.set((*(other for other in open_here() if other.tx is not guard.tx), guard))
+    if watch := over(tokens):
+        watch.guards.append(guard)
+
+
+def open_here() -> list[Guard]:
+    """Return the guards that were made in this context, and whose transactions are open."""
+    return [guard for guard in _guards.get() if guard.is_open()]
+
+
+@contextmanager
+def whole(aborted: Collection[Guard]) -> Generator[None]:
+    """Surround the user's own commit: of what is aborted, it must not be believed."""
+    yield
+    if not all(guard.is_open() for guard in aborted):
+        raise SinkfenceError(
+            "nothing was applied: the guarded transaction was aborted by an error that was swallowed, "
+            "and COMMIT has rolled it back without saying so"
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -104,7 +137,7 @@ def block(tokens: Collection[Token]) -> Generator[Callable[[], None]]:
     def done() -> None:
         watch.done = True
 
-    guard = Guard(lambda: True)
+    guard = Guard(None, lambda: True)
     watch.guards.append(guard)
     try:
         yield done

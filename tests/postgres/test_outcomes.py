@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import pickle
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext import asyncio as sa_aio
 
 from sinkfence.errors import (
     GenerationConflict,
@@ -200,12 +202,6 @@ def test_an_aborted_transaction_is_no_success_with_asyncpg(db, token, asyncpg_se
 
 @pytest.fixture
 def asyncpg_session(db):
-    import asyncio
-
-    from sqlalchemy.ext import asyncio as sa_aio
-
-    from sinkfence_postgres import aio
-
     async def run(bearer, body):
         engine = sa_aio.create_async_engine(db.url("asyncpg"))
         try:
@@ -465,3 +461,72 @@ def test_a_guard_of_some_of_the_tokens_is_not_enough(db, token):
         with transaction(conn, one, other):
             conn.execute("commit")
             guard(conn, one)
+
+
+ABORTED = "nothing was applied: the guarded transaction was aborted"
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "connection", "session", "psycopg2"])
+def test_an_own_commit_of_an_aborted_transaction_is_no_success(db, token, kind):
+    """`translated` does not believe a COMMIT that has rolled back what an error had aborted."""
+    db.arm(token())
+    with contextlib.ExitStack() as stack:
+        if kind == "psycopg":
+            tx, sql = stack.enter_context(db.connect()), str
+        else:
+            engine = stack.enter_context(db.engine("psycopg2" if kind == "psycopg2" else "psycopg"))
+            tx = stack.enter_context(engine.connect() if kind == "connection" else sa.orm.Session(engine))
+            sql = sa.text
+        other = stack.enter_context(db.connect())
+        guard(other, token())
+        guard(tx, token())
+        tx.execute(sql("insert into entry (note) values ('aborted')"))
+        with contextlib.suppress(psycopg.Error, sa.exc.DBAPIError):
+            tx.execute(sql("select 1/0"))
+        with translated():
+            other.commit()  # another's is its own affair
+        with pytest.raises(SinkfenceError, match=ABORTED), translated():
+            tx.commit()
+        with translated():
+            tx.commit()  # of nothing
+    assert db.notes() == []
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+def test_an_own_commit_of_an_aborted_transaction_is_no_success_asynchronously(db, token, driver):
+    """The same with an event loop; asyncpg does not tell, so the server is asked."""
+    db.arm(token())
+
+    async def run() -> None:
+        async with db.async_engine(driver) as engine, sa_aio.AsyncSession(engine) as session:
+            await aio.guard(session, token())
+            await session.execute(sa.text("insert into entry (note) values ('aborted')"))
+            with contextlib.suppress(sa.exc.DBAPIError):
+                await session.execute(sa.text("select 1/0"))
+            async with aio.translated():
+                await session.commit()
+
+    with pytest.raises(SinkfenceError, match=ABORTED):
+        db.run(run())
+    assert db.notes() == []
+
+
+def test_a_guard_of_another_task_is_left_alone(db, token):
+    """A task that commits does not ask on the connection of the task that has started it."""
+    db.arm(token())
+
+    async def commit(engine) -> None:
+        async with sa_aio.AsyncSession(engine) as session:
+            await aio.guard(session, token())
+            async with aio.translated():
+                await session.commit()
+
+    async def run() -> None:
+        async with db.async_engine("asyncpg") as engine, sa_aio.AsyncSession(engine) as session:
+            await aio.guard(session, token())
+            busy = asyncio.gather(session.execute(sa.text("select pg_sleep(0.1)")), commit(engine))
+            await asyncio.gather(busy, commit(engine))
+            async with aio.translated():
+                await session.commit()
+
+    db.run(run())

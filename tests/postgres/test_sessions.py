@@ -58,7 +58,7 @@ def test_a_second_connection_in_a_block_is_refused(db, token, session):
 
 
 def test_a_second_connection_under_a_guard_is_refused(db, token, session, writes):
-    """The same where the user commits; a second refusal stands in the commit, should the first be swallowed."""
+    """The same where the user commits; a refusal that is swallowed is made again in the commit."""
     db.arm(token())
     guard(session, token())
     session.add(Entry(note="unguarded"))

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext import asyncio as sa_aio
 
 import sinkfence_postgres
-from sinkfence.errors import GenerationConflict, StaleToken
+from sinkfence.errors import GenerationConflict, SinkfenceError, StaleToken
 from sinkfence.sinks import AsyncGate, AsyncSink, Gate, Sink
 from sinkfence_postgres import PostgresSink, aio, guard, transaction, translated
 
@@ -149,26 +149,23 @@ def test_committed_is_true_after_a_commit_of_this_token(db, token):
     sink, other = PostgresSink(db.dsn), token(job_id="another job")
     db.arm(token())
     db.arm(other)
-    assert not sink.committed(token())
-    with sink.enter(token()), db.connect() as conn:
-        assert not sink.committed(token())
+    with sink.enter(token()) as watch, db.connect() as conn:
+        assert not watch.committed
         with transaction(conn, other):
             pass
-        assert not sink.committed(token())
+        assert not watch.committed
         with transaction(conn, token()):
-            assert not sink.committed(token())
-        assert sink.committed(token())
-        assert not sink.committed(other)
+            assert not watch.committed
+        assert watch.committed
         with transaction(conn, token()):
-            assert not sink.committed(token())
-    assert not sink.committed(token())
+            assert not watch.committed
 
 
 def test_what_was_not_committed_is_not_vouched_for(db, token):
     """A refused commit, a failed block, a rollback and a guard of which nothing was heard are not commits."""
     sink = PostgresSink(db.dsn)
     db.arm(token())
-    with sink.enter(token()), db.connect() as conn:
+    with sink.enter(token()) as watch, db.connect() as conn:
         with pytest.raises(ZeroDivisionError), transaction(conn, token()):
             _ = 1 / 0
         with transaction(conn, token()):
@@ -180,14 +177,14 @@ def test_what_was_not_committed_is_not_vouched_for(db, token):
         guard(conn, token())
         with pytest.raises(psycopg.errors.DivisionByZero):
             conn.execute("select 1/0")
-        with translated():
+        with pytest.raises(SinkfenceError, match="nothing was applied"), translated():
             conn.commit()  # "succeeds", as a ROLLBACK
         guard(conn, token())
         conn.commit()  # it may have been this or anything else
-        assert not sink.committed(token())
+        assert not watch.committed
         with pytest.raises(StaleToken), transaction(conn, token()):
             db.arm(token(1))
-        assert not sink.committed(token())
+        assert not watch.committed
 
 
 def test_a_guard_is_vouched_for_once_its_commit_was_seen(db, token):
@@ -195,17 +192,17 @@ def test_a_guard_is_vouched_for_once_its_commit_was_seen(db, token):
     sink = PostgresSink(db.dsn)
     db.arm(token())
     engine = sa.create_engine(db.url())
-    with sink.enter(token()), sa.orm.Session(engine) as session, db.connect() as conn:
+    with sink.enter(token()) as watch, sa.orm.Session(engine) as session, db.connect() as conn:
         guard(session, token())
-        assert not sink.committed(token())
+        assert not watch.committed
         with translated():
             session.commit()
-        assert sink.committed(token())
+        assert watch.committed
         guard(conn, token())
-        assert not sink.committed(token())
+        assert not watch.committed
         with translated():
             conn.commit()
-        assert sink.committed(token())
+        assert watch.committed
     engine.dispose()
 
 
@@ -219,11 +216,11 @@ def test_an_asynchronous_door_before_synchronous_handlers(db, token):
 
     async def request() -> tuple[bool, bool]:
         await sink.announce(token())
-        async with sink.enter(token()):
-            before = sink.committed(token())
+        async with sink.enter(token()) as watch:
+            before = watch.committed
             with ThreadPoolExecutor() as threads:
                 await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, handler)
-            return before, await asyncio.create_task(asyncio.to_thread(sink.committed, token()))
+            return before, watch.committed
 
     assert asyncio.run(request()) == (False, True)
 
@@ -234,12 +231,12 @@ def test_requests_do_not_see_each_other(db, token):
     db.arm(token())
 
     async def request(commits: bool, met: asyncio.Barrier) -> bool:
-        async with sink.enter(token()):
+        async with sink.enter(token()) as watch:
             if commits:
                 async with sink.begin(token()):
                     pass
             await met.wait()
-            return sink.committed(token())
+            return watch.committed
 
     async def both() -> list[bool]:
         met = asyncio.Barrier(2)

@@ -21,7 +21,7 @@ def test_a_response_that_is_dropped_elsewhere_leaves_the_watch_of_a_request_unde
 
 
 def test_guards_do_not_pile_up(db, token):
-    """One connection that is guarded over and over again is remembered once, and not after its transaction."""
+    """One connection that is guarded over and over again is remembered once, while its transaction lasts."""
     db.arm(token())
 
     def work():
