@@ -113,24 +113,51 @@ def test_the_worked_example(ledger, account, hold_wire):
     assert ledger.rows(account) == [(8, "B")]
 
 
-@pytest.mark.parametrize("stall", ["before", "inside"])
-def test_admitted_at_the_door_and_overtaken_behind_it(ledger, account, stall):
-    """7 is admitted and stalls in its handler; 8 writes; 7 wakes, and its write is refused."""
+@pytest.mark.parametrize(
+    ("path", "how"),
+    [
+        ("", "stall=before"),
+        ("", "stall=inside"),
+        ("/part", "stall=before"),
+        ("", "stall=before&kept=listed"),
+        ("", "stall=before&kept=grouped"),
+        ("/part", "stall=inside&kept=grouped"),
+    ],
+)
+def test_admitted_at_the_door_and_overtaken_behind_it(ledger, account, path, how):
+    """7 is admitted and stalls in its handler; 8 writes; 7 wakes, is refused, and its owner hears it.
+
+    Whatever becomes of the refusal on its way: a framework's 500, a group of errors, a list in a success.
+    """
+    refused = overtaken(ledger, account, f"{path}/accounts/{account}?note=A&{how}")
+    assert (refused.mark, refused.earlier_attempt_unknown) == (8, False)
+    assert ledger.rows(account) == [(8, "B")]
+
+
+@pytest.mark.parametrize("kept", ["", "listed"])
+def test_overtaken_between_two_transactions_of_one_handler(ledger, account, kept):
+    """What the first has committed stands, so the refusal of the second doesn't say that nothing changed."""
+    refused = overtaken(ledger, account, f"/accounts/{account}?note=A&stall=between&kept={kept}")
+    assert (refused.mark, refused.earlier_attempt_unknown) == (8, True)
+    assert ledger.rows(account) == [(7, "A"), (8, "B")]
+
+
+def overtaken(ledger, account, path) -> StaleToken:
+    """Post as 7, which stalls in its handler; post as 8; return how 7 is refused."""
     with (
         ThreadPoolExecutor() as pool,
         psycopg.connect(ledger.db.info.dsn, password=ledger.db.info.password) as blocker,
     ):
         blocker.execute("select pg_advisory_xact_lock(1)")
         old, _ = owner(ledger, account, 7)
-        late = pool.submit(old.post, f"{ledger.url}/accounts/{account}?note=A&stall={stall}")
+        late = pool.submit(old.post, ledger.url + path)
         ledger.wait_for_a_stall()
         new, _ = owner(ledger, account, 8)
         assert new.post(f"{ledger.url}/accounts/{account}?note=B").status_code == 200
         blocker.rollback()
         with pytest.raises(StaleToken) as refused:
             late.result(60)
-    assert refused.value.mark == 8
-    assert ledger.rows(account) == [(8, "B")]
+    return refused.value
 
 
 def test_the_fence_does_not_stand_in_the_way_of_an_owner(ledger, account):

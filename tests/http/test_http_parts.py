@@ -193,10 +193,20 @@ def test_a_refusal_of_another_token_is_not_the_caller_s(gate):
     assert gate.entered == []
 
 
+def answers(door):
+    """Serve one request, and return what the server's start_response was called with."""
+    seen = []
+    response = door(environ(), lambda *answer: seen.append(answer))
+    list(response)
+    assert len(seen) == 1
+    return seen
+
+
 @pytest.mark.parametrize(
     ("error", "status", "word"),
     [
         (StaleToken(TOKEN, 8), "412", "stale-token;current=8"),
+        (ExceptionGroup("one", [StaleToken(TOKEN, 8)]), "412", "stale-token;current=8"),
         (GenerationConflict(TOKEN, 7), "412", "generation-conflict;current=7"),
         (JobMismatch(TOKEN, "swordfish"), "403", "job-mismatch"),
         (NotArmed(TOKEN, 6), "503", "fence-unavailable"),
@@ -217,6 +227,98 @@ def test_what_a_handler_raises_becomes_its_refusal(gate, error, status, word):
     assert seen[0][0].startswith(status)
     assert dict(seen[0][1])["Fencing-Status"] == word
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "word"),
+    [
+        (StaleToken(TOKEN, 8), "412", "stale-token;current=8;applied"),
+        (GenerationConflict(TOKEN, 7), "412", "generation-conflict;current=7;applied"),
+        (JobMismatch(TOKEN), "409", "outcome-unknown"),
+        (NotArmed(TOKEN, 6), "409", "outcome-unknown"),
+        (
+            ExceptionGroup("two", [NotArmed(TOKEN, 6), StaleToken(TOKEN, 8)]),
+            "412",
+            "stale-token;current=8;applied",
+        ),
+    ],
+)
+def test_no_answer_denies_what_was_committed(gate, error, status, word):
+    """After one guarded COMMIT a refusal of the rest must not be taken for one of the whole, and repeated."""
+    fence = sinkfence_http.Fence(gate, TrustedNetwork())
+
+    def app(env, start_response):
+        with gate.transaction(fence.admit(env, "invoice-42")):
+            pass
+        raise error
+
+    seen = answers(wsgi.FencingMiddleware(app, fence))
+    assert seen[0][0].startswith(status)
+    assert dict(seen[0][1])["Fencing-Status"] == word
+
+
+@pytest.mark.parametrize("status", [200, 204, 300, 301, 302, 303, 304, 307, 308, 400, 404, 412, 500])
+def test_whatever_a_caller_takes_for_a_success_is_judged(gate, status):
+    """A 2xx or a redirect vouches for an effect; one that asks for the write once more doesn't."""
+    fence = sinkfence_http.Fence(gate, TrustedNetwork())
+
+    def app(env, start_response):
+        start_response(f"{status} X", [])
+        return []
+
+    judged = status < 400 and status not in (307, 308)
+    seen = answers(wsgi.FencingMiddleware(app, fence))
+    assert dict(seen[0][1])["Fencing-Status"] == ("not-guarded" if judged else "accepted")
+
+
+@pytest.mark.parametrize(
+    ("job_id", "error", "word"),
+    [
+        ("invoice-42", None, "accepted"),
+        ("invoice-43", None, "job-mismatch"),
+        ("invoice-42", StaleToken(TOKEN, 8), "stale-token;current=8"),
+        (None, None, "not-guarded"),
+    ],
+)
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_wsgi_server_may_read_the_head_when_the_application_returns(gate, job_id, error, word, lazy):
+    """The server is given the answer's head before its body, be it made at once or as it is read."""
+    fence = sinkfence_http.Fence(gate, TrustedNetwork())
+
+    def handle(env):
+        if job_id is not None:
+            with gate.transaction(fence.admit(env, job_id)):
+                pass
+        if error is not None:
+            raise error
+        yield b"done"
+
+    def app(env, start_response):
+        start_response("200 OK", [])
+        return handle(env) if lazy else list(handle(env))
+
+    seen = []
+    response = wsgi.FencingMiddleware(app, fence)(environ(), lambda *answer: seen.append(answer))
+    assert dict(seen[0][1])["Fencing-Status"] == word.replace("current=8", "current=8;applied")
+    list(response)
+    assert len(seen) == 1
+    assert gate.entered == []
+
+
+def test_a_websocket_over_wsgi_is_refused(gate):
+    """It begins as a GET, and is no safe request: refused with a token and without, unless exempt."""
+    fence, reached, seen = sinkfence_http.Fence(gate, TrustedNetwork()), [], []
+
+    def app(env, start_response):
+        reached.append(env["PATH_INFO"])
+        return []
+
+    door = wsgi.FencingMiddleware(app, fence, exempt=lambda env: env["PATH_INFO"] == "/open")
+    upgrade = {"HTTP_UPGRADE": "WebSocket", "HTTP_CONNECTION": "Upgrade"}
+    for path in ("/socket", "/open"):
+        door(environ("GET", PATH_INFO=path, **upgrade), lambda *answer: seen.append(answer))
+    assert reached == ["/open"]
+    assert [status for status, _ in seen] == ["428 Precondition Required"]
 
 
 def test_a_door_that_does_not_know_whether_it_armed_is_unavailable(gate):

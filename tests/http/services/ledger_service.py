@@ -15,7 +15,7 @@ import sqlalchemy as sa
 import sinkfence_http
 import sinkfence_postgres
 import sinkfence_postgres.aio
-from sinkfence import Token
+from sinkfence import StaleToken, Token
 from sinkfence_http import SignedTokens, VerificationKey, aio, asgi, wsgi
 
 if sys.argv[1] == "fastapi":
@@ -35,6 +35,13 @@ PAY = sa.text("insert into payment (account, generation, note) values (:account,
 STALL = sa.text("select pg_advisory_xact_lock_shared(1)")
 
 
+def keep(stale: StaleToken, kept: str) -> dict[str, Any]:
+    """Do with a refusal what frameworks do."""
+    if kept == "listed":
+        return {"errors": [str(stale)]}
+    raise ExceptionGroup("of several tasks", [ValueError(), stale]) if kept == "grouped" else stale
+
+
 def fastapi_app() -> FastAPI:
     engine = create_async_engine(URL, pool_size=10)
     fence = aio.Fence(sinkfence_postgres.aio.PostgresSink(engine), VERIFIER)
@@ -44,18 +51,28 @@ def fastapi_app() -> FastAPI:
     async def caller(account: int, request: Request) -> Token:
         return await fence.admit(request.scope, f"account-{account}")
 
+    part = FastAPI()
+    app.mount("/part", part)  # it has a 500 of its own for every error
+
     @app.post("/accounts/{account}")
+    @part.post("/accounts/{account}")
     async def pay(
-        account: int, token: Token = Depends(caller), note: str = "", stall: str = ""
-    ) -> dict[str, int]:
+        account: int, token: Token = Depends(caller), note: str = "", stall: str = "", kept: str = ""
+    ) -> dict[str, Any]:
         row = {"account": account, "generation": token.generation, "note": note}
-        if stall == "before":
+        if stall == "between":
+            async with AsyncSession(engine) as session, sinkfence_postgres.aio.transaction(session, token):
+                await session.execute(PAY, row)
+        if stall in ("before", "between"):
             async with AsyncSession(engine) as session:
                 await session.execute(STALL)
-        async with AsyncSession(engine) as session, sinkfence_postgres.aio.transaction(session, token):
-            if stall == "inside":
-                await session.execute(STALL)
-            await session.execute(PAY, row)
+        try:
+            async with AsyncSession(engine) as session, sinkfence_postgres.aio.transaction(session, token):
+                if stall == "inside":
+                    await session.execute(STALL)
+                await session.execute(PAY, row)
+        except StaleToken as stale:
+            return keep(stale, kept)
         return {"paid": account}
 
     async def guarded(token: Token = Depends(caller)) -> AsyncIterator[AsyncSession]:
@@ -82,16 +99,24 @@ def flask_app() -> Any:
     app = flask.Flask(__name__)
 
     @app.post("/accounts/<int:account>")
-    def pay(account: int) -> dict[str, int]:
+    @app.post("/part/accounts/<int:account>")
+    def pay(account: int) -> dict[str, Any]:
         token = fence.admit(flask.request.environ, f"account-{account}")
         note, stall = flask.request.args.get("note", ""), flask.request.args.get("stall")
-        if stall == "before":
+        row = {"account": account, "generation": token.generation, "note": note}
+        if stall == "between":
+            with engine.connect() as connection, sinkfence_postgres.transaction(connection, token):
+                connection.execute(PAY, row)
+        if stall in ("before", "between"):
             with engine.connect() as connection:
                 connection.execute(STALL)
-        with engine.connect() as connection, sinkfence_postgres.transaction(connection, token):
-            if stall == "inside":
-                connection.execute(STALL)
-            connection.execute(PAY, {"account": account, "generation": token.generation, "note": note})
+        try:
+            with engine.connect() as connection, sinkfence_postgres.transaction(connection, token):
+                if stall == "inside":
+                    connection.execute(STALL)
+                connection.execute(PAY, row)
+        except StaleToken as stale:
+            return keep(stale, flask.request.args.get("kept", ""))
         return {"paid": account}
 
     @app.post("/forgets/<int:account>")
