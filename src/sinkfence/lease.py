@@ -83,11 +83,13 @@ class Lease:
     def renew(self, *, conn: object = None) -> None:
         """Extend the lease to its ttl from now, also one that ran out while nobody took the job.
 
-        With `conn` it is the caller's transaction that renews, and the term on this side stays as it is.
+        With `conn` the caller's transaction renews, and the term on this side stays as it is. Commit it
+        before the term is over: until then the row is locked, and the heartbeat passes over it.
 
         Raises:
             LeaseLost: somebody else has the job, or this side was told already that it is lost.
             OutcomeUnknown: no answer: repeat it.
+            Conflict: the caller's transaction began before the lease did, and cannot see it: run it again.
         """
         tenure = self._usable()
         if tenure.end is not None:
@@ -108,11 +110,13 @@ class Lease:
 
         Args:
             result: JSON of at most 64 KiB, which whoever tries to acquire the job gets with JobCompleted.
-            conn: a transaction of the caller's: the success is provisional until its commit.
+            conn: a transaction of the caller's: the success is provisional until its commit, which stands
+                even where it came too late for the heartbeat. See `renew`.
 
         Raises:
             LeaseLost: somebody else has the job. The result is on the error.
             OutcomeUnknown: no answer: repeat it, with the same result.
+            Conflict: as `renew`.
             ValueError, TypeError: the result is too large, or no JSON.
         """
         tenure = self._usable()
@@ -133,8 +137,9 @@ class Lease:
         """Give the job back, for the next owner to acquire at once. A repetition changes nothing.
 
         Raises:
-            LeaseLost: somebody else has the job.
+            LeaseLost: somebody else has the job, and not because this side has released it.
             OutcomeUnknown: no answer: repeat it, or let the lease run out.
+            Conflict: as `renew`.
         """
         tenure = self._usable()
         # Asked now: its end is the end of its term.

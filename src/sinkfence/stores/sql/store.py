@@ -51,6 +51,7 @@ class SqlStore:
         ValueError: the URL names neither PostgreSQL nor an SQLite file.
         ImportError: the driver is not installed.
         SchemaMismatch: any call, while the tables are missing: run `create_schema()` once.
+        NotEnforced: any call, where an SQLite database turns out to be no file in WAL mode, but in memory.
     """
 
     durable: bool = True
