@@ -96,8 +96,9 @@ def test_the_shipped_code_keeps_every_invariant(scene, play):
 def test_a_mutant_is_caught_by_name(mutant, play, say):
     """A mutant breaks the invariant that is named for it."""
     broken, notes = play(mutant.scene, mutant.edits)
-    say(f"mutant, {mutant}: {' '.join(sorted(broken)) or 'survived'}")
-    assert mutant.invariant in broken, notes
+    assert mutant.invariant in broken, (broken, notes)
+    # Only that: what else is broken may hang on a millisecond between two readings of a clock.
+    say(f"mutant, {mutant}: {mutant.invariant}")
 
 
 @pytest.mark.parametrize("mutant", [mutant for mutant in MUTANTS if mutant.promise], ids=str)
