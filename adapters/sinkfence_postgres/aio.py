@@ -105,9 +105,11 @@ class PostgresSink:
         token = bearer.token
         with translating(Attempt({token: bearer}, ours=True)):
             async with self._connection() as conn, _alone(conn) as tx:
-                if evict and not await _arm(tx, token, IN_FLIGHT):
+                armed = evict and await _arm(tx, token, IN_FLIGHT)
+                if evict:
                     await _run(tx, statements.evict(token))
-                await _arm(tx, token)
+                if not armed:
+                    await _arm(tx, token)
 
     @asynccontextmanager
     async def begin(self, bearer: Bearer) -> AsyncGenerator[Any]:

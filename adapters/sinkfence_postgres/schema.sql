@@ -80,6 +80,13 @@ begin
     select hashtextextended(job_id collate "C", 7308332182883852904)
   $fn$;
 
+  -- The presence of a guarded transaction, from its guard to its end, for those who look: nobody waits for this one.
+  -- The last two bytes are the generation's, so that a successor can tell its own writers from those before it.
+  create or replace function sinkfence.presence_key(job_id text, generation bigint) returns bigint
+  language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $fn$
+    select (hashtextextended(job_id collate "C", 7308332182883852905) & ~65535::bigint) | (generation & 65535)
+  $fn$;
+
   -- The rules of sinkfence.tokens.check_text and check_generation. A newline or tab in a job_id would forge an
   -- entry of the setting sinkfence.held.
   create or replace function sinkfence.check_token(job_id text, generation bigint, owner text) returns void
@@ -181,6 +188,7 @@ begin
   begin
     perform sinkfence.check_token(job_id, generation, owner);
     perform sinkfence.bound_waits();
+    perform pg_try_advisory_xact_lock_shared(sinkfence.presence_key(job_id, generation));
     if lock then
       perform sinkfence.lock_and_judge(job_id, generation, owner);
     else
@@ -237,7 +245,7 @@ begin
         perform pg_advisory_xact_lock(sinkfence.lock_key(job_id));  -- queues fairly, waits for those in COMMIT
       exception when lock_not_available then
         raise exception 'sinkfence: arming generation % of job % waited in vain for a transaction of an earlier owner', generation, to_json(job_id)
-          using errcode = 'lock_not_available', hint = 'Try again, or end it: sinkfence.evict(job_id), arm(..., evict=True).';
+          using errcode = 'lock_not_available', hint = 'Try again, or end it: arm(..., evict=True), sinkfence.evict(job_id, generation, owner). One that is prepared: ROLLBACK PREPARED, see pg_prepared_xacts.';
       end;
       insert into sinkfence.mark as m (job_id, max_generation, owner) values (arm.job_id, arm.generation, arm.owner)
       on conflict on constraint mark_pkey do update
@@ -248,16 +256,46 @@ begin
     perform sinkfence.judge(job_id, generation, owner, seen, seen_owner);
   end $fn$;
 
-  -- Ends the sessions that keep a job's arm waiting, as far as they are of the caller's own role. Their number.
-  create or replace function sinkfence.evict(job_id text) returns bigint
-  language sql volatile security invoker set search_path = pg_catalog, pg_temp as $fn$
-    select count(*) filter (where pg_terminate_backend(l.pid))
-      from pg_locks l join pg_stat_activity a on a.pid = l.pid
-     where l.locktype = 'advisory' and l.granted and l.objsubid = 1
-       and l.database = (select d.oid from pg_database d where d.datname = current_database())
-       and (l.classid::bigint << 32) | l.objid::bigint = sinkfence.lock_key(evict.job_id)
-       and a.usename = current_user and l.pid <> pg_backend_pid()
-  $fn$;
+  -- For evict: refuses the stale, and keeps the mark as it is to the end of the transaction.
+  create or replace function sinkfence.hold_mark(job_id text, generation bigint, owner text) returns void
+  language plpgsql security definer set search_path = pg_catalog, pg_temp as $fn$
+  declare
+    seen bigint;
+    seen_owner text;
+  begin
+    perform sinkfence.check_token(job_id, generation, owner);
+    perform sinkfence.bound_waits();
+    select m.max_generation, m.owner into seen, seen_owner from sinkfence.mark m
+     where m.job_id = hold_mark.job_id collate "C" for share;
+    if seen >= generation then
+      perform sinkfence.judge(job_id, generation, owner, seen, seen_owner);
+    end if;
+  end $fn$;
+
+  -- Ends the sessions in which an earlier owner's transaction is open, as far as the caller's own login has opened
+  -- them. Their number. The mark is held meanwhile. Without that:
+  --   evict: not stale | successor: arm, guard | evict: ends the successor's session, of another generation than its own
+  -- Only a first mark can't be held. Before it there is nobody to end, and between two statements hardly anybody comes.
+  create or replace function sinkfence.evict(job_id text, generation bigint, owner text) returns bigint
+  language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $fn$
+  declare
+    own constant bigint := sinkfence.presence_key(job_id, generation);
+    role_before constant text := current_setting('role');
+    ended bigint;
+  begin
+    perform sinkfence.hold_mark(job_id, generation, owner);
+    perform set_config('role', 'none', true);  -- sessions belong to who has logged in, whatever SET ROLE says
+    select count(*) filter (where pg_terminate_backend(found.pid)) into ended
+      from (select distinct l.pid
+              from pg_locks l join pg_stat_activity a on a.pid = l.pid,
+                   lateral (select l.classid::bigint << 32 | l.objid::bigint as key) k
+             where l.locktype = 'advisory' and l.granted and l.objsubid = 1
+               and l.database = (select d.oid from pg_database d where d.datname = current_database())
+               and (k.key # own) between 0 and 65535 and k.key <> own
+               and a.usename = session_user and l.pid <> pg_backend_pid()) found;
+    perform set_config('role', role_before, true);
+    return ended;
+  end $fn$;
 
   -- Marks rise or stay, whoever changes them: a hand-written UPDATE waits for the writers under way like any arm.
   create or replace function sinkfence.keep_mark() returns trigger
@@ -285,8 +323,8 @@ begin
   revoke all on all functions in schema sinkfence from public;
   revoke all on all tables in schema sinkfence from public;
   grant usage on schema sinkfence to sinkfence_writer;
-  grant execute on function sinkfence.schema_version, sinkfence.lock_key, sinkfence.arm, sinkfence.guard, sinkfence.confirm,
-    sinkfence.evict
+  grant execute on function sinkfence.schema_version, sinkfence.lock_key, sinkfence.presence_key, sinkfence.arm,
+    sinkfence.guard, sinkfence.confirm, sinkfence.hold_mark, sinkfence.evict
     to sinkfence_writer;
   perform set_config('role', role_before, true);
   perform set_config('search_path', path_before, true);

@@ -50,7 +50,8 @@ class PostgresSink:
 
         Args:
             bearer: the new owner.
-            evict: end the sessions of this database role that keep the mark from rising.
+            evict: also end the sessions in which earlier owners, logged in as the same database role, have a
+                transaction open: they keep the mark from rising, or their row locks keep the bearer waiting.
 
         Raises:
             StaleToken, GenerationConflict: the database has seen a newer owner; the bearer is told.
@@ -58,9 +59,11 @@ class PostgresSink:
         """
         token = bearer.token
         with translating(Attempt({token: bearer}, ours=True)), self._connection() as conn, alone(conn) as tx:
-            if evict and not arm(tx, token, IN_FLIGHT):
+            armed = evict and arm(tx, token, IN_FLIGHT)
+            if evict:
                 connections.run(tx, statements.evict(token))
-            arm(tx, token)
+            if not armed:
+                arm(tx, token)
 
     @contextmanager
     def begin(self, bearer: Bearer) -> Generator[Any]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from sinkfence.tokens import Bearer, Token
 
 MAX_JOBS: Final = 1000
-"""How many jobs one transaction may guard: each takes a place in the server's lock table."""
+"""How many jobs one transaction may guard: each takes two places in the server's lock table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +42,20 @@ FROM_TOKENS: Final = (
 def arm(token: Token, lock_timeout: str | None = None) -> Query:
     """Raise the mark. A `lock_timeout` ("100ms") holds for this transaction; else the session's, or 5 s."""
     call = "SELECT sinkfence.arm(:job_id, :generation, :owner)"
-    params = {"job_id": token.job_id, "generation": token.generation, "owner": token.owner}
     if lock_timeout is None:
-        return Query(call, params)
+        return Query(call, _named(token))
     # FROM is evaluated before the select list.
     wait = " FROM pg_catalog.set_config('lock_timeout', :lock_timeout, true)"
-    return Query(call + wait, {**params, "lock_timeout": lock_timeout})
+    return Query(call + wait, {**_named(token), "lock_timeout": lock_timeout})
 
 
 def evict(token: Token) -> Query:
-    """End the sessions of the caller's own role that keep the job's mark from rising."""
-    return Query("SELECT sinkfence.evict(:job_id)", {"job_id": token.job_id})
+    """End the sessions of the caller's own login in which an earlier owner's transaction is open."""
+    return Query("SELECT sinkfence.evict(:job_id, :generation, :owner)", _named(token))
+
+
+def _named(token: Token) -> dict[str, Any]:
+    return {"job_id": token.job_id, "generation": token.generation, "owner": token.owner}
 
 
 def guard(tokens: Iterable[Token], lock: bool = False) -> Query:

@@ -165,6 +165,22 @@ def test_a_writer_can_call_and_cannot_touch(own_db, role, token):
             conn.execute(forbidden)
 
 
+def test_an_eviction_reaches_what_the_same_login_has_opened(own_db, role, token):
+    """Sessions belong to who has logged in, also where all of them have gone on as another role."""
+    name, login = role
+    with own_db.connect(autocommit=True) as admin:
+        admin.execute(f"create role {name}_team; grant sinkfence_writer to {name}_team")
+        admin.execute(f"alter role {name} noinherit; grant {name}_team to {name}")
+        as_team = f"{login}?options=-crole%3D{name}_team"
+        sink = PostgresSink(as_team)
+        sink.arm(token())
+        with psycopg.connect(as_team) as old, pytest.raises(psycopg.OperationalError):
+            guard(old, token(), lock=True)
+            sink.arm(token(1), evict=True)
+            old.commit()
+        admin.execute(f"drop owned by {name}_team; drop role {name}_team")
+
+
 @pytest.mark.parametrize(
     "statement",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -183,15 +184,85 @@ def test_an_owner_with_a_lock_is_evicted_asynchronously(db, token):
             old.commit()
 
 
-def test_eviction_spares_the_own_writers(db, token):
-    """Arming once more with evict=True ends nothing: the mark is where it should be already."""
+@pytest.mark.parametrize("lock", [True, False])
+def test_eviction_spares_the_own_writers(db, token, lock):
+    """Arming once more with evict=True ends nothing of one's own."""
     db.arm(token())
     with db.connect() as conn:
-        guard(conn, token(), lock=True)
+        guard(conn, token(), lock=lock)
         sinkfence_postgres.PostgresSink(db.dsn).arm(token(), evict=True)
         conn.execute("insert into entry (note) values ('spared')")
         conn.commit()
     assert db.notes() == ["spared"]
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_an_owner_that_keeps_row_locks_is_evicted(db, token, busy):
+    """One that is stuck in mid-statement never idles, so no time limit ends it: evict=True does."""
+    db.admin.execute("insert into entry (id, note) values (1, 'before') on conflict (id) do nothing")
+    db.arm(token())
+    sink = sinkfence_postgres.PostgresSink(db.dsn)
+    with db.connect() as old, pytest.raises(psycopg.OperationalError):
+        guard(old, token())
+        old.execute("update entry set note = 'old'")
+        with old.cursor().copy("copy entry (note) from stdin") if busy else contextlib.nullcontext():
+            sink.arm(token(1), evict=True)
+            with sink.begin(token(1)) as conn:
+                conn.execute("update entry set note = 'new'")
+        old.commit()
+    assert db.notes() == ["new"]
+
+
+def test_a_late_eviction_is_refused(db, token):
+    """A stale owner's delayed eviction ends nothing of its successor's, whose transaction commits."""
+    db.arm(token(2))
+    late = (token(1).job_id, token(1).generation, token(1).owner)
+    with db.connect() as new, db.connect() as stale:
+        guard(new, token(2), lock=True)
+        new.execute("insert into entry (note) values ('spared')")
+        with pytest.raises(psycopg.Error) as caught:
+            stale.execute("select sinkfence.evict(%s, %s, %s)", late)
+        new.commit()
+    assert type(sinkfence_postgres.refusal(caught.value)) is StaleToken
+    assert db.notes() == ["spared"]
+
+
+def test_an_eviction_waits_for_a_raise_under_way(db, token, pool_of_threads):
+    """What an eviction goes by is the mark as it is when the raise is over, not as it was before."""
+    db.arm(token())
+    late = (token(1).job_id, token(1).generation, token(1).owner)
+    with db.connect() as new, db.connect() as stale:
+        new.execute("select sinkfence.arm(%s, %s, 'new')", (token().job_id, token(2).generation))
+        evicting = pool_of_threads.submit(stale.execute, "select sinkfence.evict(%s, %s, %s)", late)
+        db.wait_until_blocked()
+        new.commit()
+        with pytest.raises(psycopg.Error) as caught:
+            evicting.result()
+    assert caught.value.sqlstate == "SF001"
+
+
+def test_a_raise_waits_for_an_eviction_under_way(db, token, pool_of_threads):
+    """While sessions are being ended no successor can arm, so none of its own can be among them."""
+    db.arm(token())
+    mine = (token(1).job_id, token(1).generation, token(1).owner)
+    with db.connect() as evicting:
+        assert evicting.execute("select sinkfence.evict(%s, %s, %s)", mine).fetchone() == (0,)
+        arming = pool_of_threads.submit(db.arm, token(2))
+        db.wait_until_blocked()
+        evicting.commit()
+        arming.result()
+
+
+def test_a_presence_tells_the_generation(db):
+    """Two bytes of a presence are the generation's, the others the job's, which spares other jobs."""
+    keys = "select sinkfence.presence_key(%s, %s)"
+    one, two, far, other = (
+        db.admin.execute(keys, values).fetchone()[0] & (2**64 - 1)
+        for values in (("a", 1), ("a", 2), ("a", 65537), ("b", 1))
+    )
+    assert (one & 65535, two & 65535) == (1, 2)
+    assert one == far
+    assert one >> 16 == two >> 16 != other >> 16
 
 
 def test_writers_of_one_owner_do_not_wait_for_each_other(db, token):
