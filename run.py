@@ -166,7 +166,7 @@ def pip_command():
 
 def install(extra):
     """Install this checkout, editable, with an extra's packages, and show that something happens."""
-    say("installing what %r needs (once; a minute or so)" % extra)
+    say("installing what %r needs (once; 1 to 3 minutes, about 1 GB)" % extra)
     started, said = time.time(), []
     with subprocess.Popen(
         pip_command() + ["-e", ".[%s]" % extra, "-c", pins()],
@@ -179,11 +179,12 @@ def install(extra):
     ) as pip:
         reader = threading.Thread(target=lambda: said.extend(pip.stdout), daemon=True)
         reader.start()
-        reader.join(5)
-        while reader.is_alive():
-            steps = [line.strip()[:90] for line in said if line.lstrip()[:4] in ("Coll", "Down", "Inst")]
-            say("%3d s: %s" % (time.time() - started, steps[-1] if steps else "..."))
-            reader.join(5)
+        try:
+            while reader.join(5) or reader.is_alive():
+                steps = [line.strip()[:90] for line in said if line.lstrip()[:4] in ("Coll", "Down", "Inst")]
+                say("%3d s: %s" % (time.time() - started, steps[-1] if steps else "..."))
+        finally:
+            reader.join()  # Ctrl-C ends pip too: its last words are read before its output is closed
     if pip.returncode != 0:
         sys.stderr.writelines("    %s\n" % line.rstrip()[:200] for line in said[-6:])
         if "No space left" in "".join(said):
@@ -196,8 +197,7 @@ def install(extra):
 
 def pins():
     """Write the versions of requirements.lock, and return where. With hashes pip would take no checkout."""
-    lines = [line.rstrip("\\ ") for line in read("requirements.lock").splitlines()]
-    lines = [line for line in lines if "==" in line and not line.startswith(("#", " "))]
+    lines = re.findall(r"^([^# \n].*==.*?)[ \\]*$", read("requirements.lock"), re.MULTILINE)
     with open(os.path.join(VENV, "pins.txt"), "w") as file:
         file.write("\n".join(lines) + "\n")
     return file.name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import fcntl
+import gc
 import importlib.util
 import os
 import subprocess
@@ -230,6 +231,16 @@ def test_why_an_installation_failed_is_said_in_one_line(run_py, monkeypatch, sai
     monkeypatch.setattr(run_py, "pip_command", lambda: ["sh", "-c", 'echo "$0"; exit 1', said])
     with pytest.raises(run_py.Stop, match=advice):
         run_py.really_install("demo")
+
+
+def test_ctrl_c_while_pip_speaks_is_no_traceback(run_py, monkeypatch) -> None:
+    """Interrupted together with pip, as in a terminal: pip's last words are heard, and no thread fails."""
+    os.mkdir(run_py.VENV)
+    pip = ["sh", "-c", "kill -INT $PPID; for i in 1 2 3 4 5 6 7 8 9; do echo $i; done; exit 130"]
+    monkeypatch.setattr(run_py, "pip_command", lambda: pip)
+    with pytest.raises(KeyboardInterrupt):
+        run_py.really_install("demo")
+    gc.collect()  # a thread that has failed is told of when it is collected
 
 
 def test_a_command_that_is_not_there_is_said(run_py, monkeypatch) -> None:
