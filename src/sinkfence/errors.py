@@ -61,14 +61,14 @@ class StaleToken(SinkfenceError):
     ) -> None:
         text = self._says.format(token=token, seen="a newer one" if mark is None else f"generation {mark}")
         if earlier_attempt_unknown:
-            text += " (an earlier attempt of this call got no answer and may have been applied)"
+            text += " (a part or an earlier attempt of this call may have been applied)"
         super().__init__(text)
         self.token = token
         """The token that was refused."""
         self.mark = mark
         """The highest generation that the destination has seen, or None where it did not say."""
         self.earlier_attempt_unknown = earlier_attempt_unknown
-        """Whether an earlier attempt of the same call got no answer, and may have been applied."""
+        """Whether an earlier attempt of the same call got no answer, or a service had committed a part of it."""
 
 
 class GenerationConflict(StaleToken):

@@ -63,7 +63,7 @@ class Fenced:
 
     def charge(self, amount: int, bearer: Bearer) -> None:
         """Have the customer charged; the service refuses, once it has seen a newer generation."""
-        self._session.mount(self._service, FencedAdapter(bearer, sign=self._sign))
+        self._session.mount(self._service + "/", FencedAdapter(bearer, sign=self._sign))
         answer = self._session.post(
             self._service + CHARGE,
             json={"amount": amount, "sender": self._name},
