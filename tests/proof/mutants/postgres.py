@@ -125,7 +125,13 @@ POSTGRES: tuple[Mutant, ...] = (
         "postgres.old_snapshot",
         "D9",
         "under REPEATABLE READ a paused transaction commits by a mark as old as its snapshot",
-        (Edit(SCHEMA, 'collate "C" for share;', 'collate "C" for key share;'),),
+        (
+            Edit(
+                SCHEMA,
+                'lock_and_judge.job_id collate "C" for share;',
+                'lock_and_judge.job_id collate "C" for key share;',
+            ),
+        ),
     ),
     Mutant(
         "mark not raised",
