@@ -12,6 +12,7 @@ declare
   path_before constant pg_catalog.text := pg_catalog.current_setting('search_path');
   name pg_catalog.text;
   found_version integer;
+  loose record;
 begin
   -- Nothing that the caller's search_path could put before the system's own names is used below.
   perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
@@ -167,7 +168,6 @@ begin
   if not exists (select from pg_trigger t where t.tgrelid = 'sinkfence.sealed'::regclass and t.tgname = 'seal') then
     create constraint trigger seal after insert on sinkfence.sealed deferrable initially deferred
       for each row execute function sinkfence.seal();
-    alter table sinkfence.sealed enable always trigger seal;  -- under session_replication_role = replica too
   end if;
 
   -- In the writing transaction, before its first write. Default: a look that locks nothing, to fail fast, and the
@@ -313,12 +313,17 @@ begin
   end $fn$;
   if not exists (select from pg_trigger t where t.tgrelid = 'sinkfence.mark'::regclass and t.tgname = 'keep_mark') then
     create trigger keep_mark before update or delete on sinkfence.mark for each row execute function sinkfence.keep_mark();
-    alter table sinkfence.mark enable always trigger keep_mark;
   end if;
   if not exists (select from pg_trigger t where t.tgrelid = 'sinkfence.mark'::regclass and t.tgname = 'keep_marks') then
     create trigger keep_marks before truncate on sinkfence.mark for each statement execute function sinkfence.keep_mark();
-    alter table sinkfence.mark enable always trigger keep_marks;
   end if;
+  -- Under session_replication_role = replica, too. Again, after DISABLE TRIGGER, or an ENABLE that has made them ordinary
+  -- ones, as pg_restore --disable-triggers does; and not where nothing is amiss: this waits for writers under way.
+  for loose in select t.tgrelid::regclass as relation, t.tgname from pg_trigger t
+                where t.tgrelid in ('sinkfence.mark'::regclass, 'sinkfence.sealed'::regclass)
+                  and t.tgname in ('seal', 'keep_mark', 'keep_marks') and t.tgenabled <> 'A' loop
+    execute format('alter table %s enable always trigger %I', loose.relation, loose.tgname);
+  end loop;
 
   revoke all on all functions in schema sinkfence from public;
   revoke all on all tables in schema sinkfence from public;

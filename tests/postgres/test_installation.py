@@ -77,6 +77,38 @@ def test_installing_in_an_open_transaction_leaves_the_commit_to_the_caller(dsn):
         assert conn.execute("select to_regnamespace('sinkfence')").fetchone() == (None,)
 
 
+TRIGGERS = """
+    select tgrelid::regclass::text, tgname, tgenabled from pg_trigger
+     where tgrelid::regclass::text like 'sinkfence.%' and not tgisinternal order by tgname
+"""
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        "alter table sinkfence.{table} disable trigger all; alter table sinkfence.{table} enable trigger all",
+        "alter table sinkfence.{table} disable trigger user",
+        "drop trigger if exists seal on sinkfence.{table};"
+        " drop trigger if exists keep_mark on sinkfence.{table};"
+        " drop trigger if exists keep_marks on sinkfence.{table}",
+    ],
+    ids=["as pg_restore leaves them", "disabled", "dropped"],
+)
+def test_installing_again_mends_the_triggers(own_db, token, break_it):
+    """Triggers that were disabled, made ordinary or dropped are as they were after another installation."""
+    own_db.arm(token())
+    before = own_db.admin.execute(TRIGGERS).fetchall()
+    assert [enabled for _, _, enabled in before] == ["A", "A", "A"]
+    for table in ("mark", "sealed"):
+        own_db.admin.execute(break_it.format(table=table))
+    assert own_db.admin.execute(TRIGGERS).fetchall() != before
+    install(own_db.admin)
+    assert own_db.admin.execute(TRIGGERS).fetchall() == before
+    with own_db.connect() as old, pytest.raises(StaleToken), transaction(old, token()):
+        old.execute("insert into entry (note) values ('late')")
+        own_db.arm(token(1))
+
+
 def test_a_newer_schema_is_left_alone(own_db):
     """An older library does not install over a newer one."""
     with own_db.connect() as conn:
