@@ -23,6 +23,7 @@ def test_each_late_effect_is_refused_by_its_destination(sinkfence, scratch):
     assert (demo.returncode, complaints) == (0, ""), told
     for refusal in REFUSALS:
         assert re.search(refusal, told), told
+    assert "The job: bill invoice-42, at a rate that has just changed." in told
     assert "FAIL" not in told
     assert "ACCEPTED" in told
     assert not CONTROL.search(told), "in a pipe it is plain text"

@@ -8,6 +8,7 @@ from typing import Final
 import psycopg
 from rich.console import Console
 
+from sinkfence.demo.places import JOB
 from sinkfence.demo.process import ProcessFailed
 from sinkfence.demo.servers.supervised import ServerError
 from sinkfence.demo.stage import stage
@@ -20,6 +21,7 @@ NO_STAGE: Final = 3
 INTERRUPTED: Final = 130
 
 TITLE: Final = (
+    "The job: bill {job}, at a rate that has just changed.\n"
     "A worker is stopped with its effects under way, loses its lease to another one, and goes on{how}:"
 )
 SAFE: Final = "Whatever the stale worker sent was refused where it arrived; all that is there is worker B's."
@@ -40,7 +42,7 @@ def show(console: Console, *, fenced: bool = True) -> int:
     timeline = Timeline(console)
     try:
         with stage(timeline, fenced=fenced) as built:
-            timeline.title(TITLE.format(how="" if fenced else ", and no destination checks"))
+            timeline.title(TITLE.format(job=JOB, how="" if fenced else ", and no destination checks"))
             verdict = Story(built, timeline).play()
         timeline.judge(verdict, *((SAFE, "bold green") if fenced else (DAMAGE, "bold red")))
     except ProcessFailed as failed:
