@@ -103,7 +103,7 @@ def test_the_rule(run_page: RunPage) -> None:
 def test_hold_a_lease(run_page: RunPage, engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     """The worker writes at each turn, and finds a completed job completed."""
     run_page("docs/how-to/hold-a-lease.md", engine=engine)
-    assert entries(engine) == ["report of 2026-05-01", "a", "b", "c", "invoice 42"]
+    assert entries(engine) == ["report of 2026-05-01", "a", "b", "c", "invoice 42", "invoice 43"]
     assert "not ours any more" not in capsys.readouterr().out
 
 
