@@ -20,13 +20,16 @@ def install(conn: psycopg.Connection[Any] | sqlalchemy.Connection) -> None:
     """Create or bring up to date the schema `sinkfence` and the roles sinkfence_owner and sinkfence_writer.
 
     To run it again, or twice at once, is harmless; marks stay. In an open transaction the caller commits;
-    else it is committed here. It takes a superuser, or a role with CREATEROLE and CREATE on the database.
+    else it is committed here. It takes a superuser, or a role with CREATEROLE and CREATE on the database,
+    which must be a member of sinkfence_owner where that exists already. Roles belong to all databases of a
+    server: in those that trust each other less than that, REVOKE CONNECT.
     Roles that write then need `GRANT sinkfence_writer TO …`: with it they can call the functions, and not
     touch the tables.
 
     Raises:
-        SchemaMismatch: installed by a newer version, the schema belongs to somebody else, the database is not
-            encoded in UTF8, or the server is older than PostgreSQL 14.
+        SchemaMismatch: installed by a newer version, the schema or the role sinkfence_owner is open to
+            somebody else, this role may not install, the database is not encoded in UTF8, or the server is
+            older than PostgreSQL 14.
     """
     tx: Any = connections.expect(conn, *connections.KINDS)
     with explained():
@@ -53,10 +56,17 @@ def script(tx: Any) -> None:
 
 @contextmanager
 def explained() -> Generator[None]:
-    """Raise SchemaMismatch where the script has found that it must not run here."""
+    """Raise SchemaMismatch where the script must not run here, or this role may not run it."""
     try:
         yield
     except Exception as exc:
-        if sqlstate(exc) != "55000":  # object_not_in_prerequisite_state
-            raise
-        raise SchemaMismatch(message(exc)) from exc
+        code = sqlstate(exc)
+        if code == "55000":  # object_not_in_prerequisite_state
+            raise SchemaMismatch(message(exc)) from exc
+        if code == "42501":  # insufficient_privilege
+            raise SchemaMismatch(
+                f"this role may not install sinkfence here ({message(exc)}): let a superuser do it, or a "
+                "role with CREATEROLE, CREATE on the database and, where the roles exist already, a GRANT "
+                "sinkfence_owner for the time being"
+            ) from exc
+        raise

@@ -13,6 +13,7 @@ declare
   name pg_catalog.text;
   found_version integer;
   loose record;
+  lent boolean := false;
 begin
   -- Nothing that the caller's search_path could put before the system's own names is used below.
   perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
@@ -31,12 +32,23 @@ begin
       end;
     end if;
   end loop;
-  -- An installer that is no superuser acts as the owner by membership; from PostgreSQL 16 on, having created
-  -- a role isn't enough for that.
+  -- Who can act as the owner can change the marks, here and in each other database of the cluster. Whoever may create
+  -- roles could otherwise create this one first, and stay its member.
+  select string_agg(format('%I', r.rolname), ', ') into name from pg_roles r
+   where r.rolname = 'sinkfence_owner' and r.rolcanlogin
+      or not r.rolsuper and r.rolname <> current_user
+         and exists (select from pg_auth_members m where m.member = r.oid and m.roleid = 'sinkfence_owner'::regrole);
+  if name is not null then
+    raise exception 'role sinkfence_owner is open to %, who could change the marks: make it NOLOGIN, and REVOKE it from its members', name
+      using errcode = '55000';
+  end if;
+  -- An installer that is no superuser acts as the owner by membership, lent for as long as this takes. From
+  -- PostgreSQL 16 on, having created a role isn't enough.
   begin
     set local role sinkfence_owner;
   exception when insufficient_privilege then
     grant sinkfence_owner to current_user;
+    lent := true;
   end;
   perform set_config('role', role_before, true);
 
@@ -332,5 +344,8 @@ begin
     sinkfence.guard, sinkfence.confirm, sinkfence.hold_mark, sinkfence.evict
     to sinkfence_writer;
   perform set_config('role', role_before, true);
+  if lent then
+    revoke sinkfence_owner from current_user;
+  end if;
   perform set_config('search_path', path_before, true);
 end $install$;

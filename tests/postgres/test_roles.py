@@ -1,0 +1,91 @@
+"""Who can act as the owner of the marks, on a server whose roles were not made by a superuser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from sinkfence.demo.servers.postgres import postgres
+from sinkfence.errors import SchemaMismatch
+from sinkfence_postgres import PostgresSink, install
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A server of its own: roles belong to the whole of it."""
+    with postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def admin(cluster) -> Iterator[psycopg.Connection[Any]]:
+    """A superuser, where sinkfence has not been yet, and two roles that may create roles."""
+    with psycopg.connect(cluster.dsn, autocommit=True) as conn:
+        conn.execute("create role one login createrole password 'pw'")
+        conn.execute("create role two login createrole password 'pw'")
+        for role in ("one", "two"):
+            conn.execute(f"create database of_{role} owner {role} template template0 encoding 'UTF8'")
+        yield conn
+        for role in ("one", "two"):
+            conn.execute(f"drop database of_{role} with (force)")
+        for role in ("sinkfence_owner", "sinkfence_writer", "one", "two"):
+            conn.execute(f"drop role if exists {role}")
+
+
+def login(cluster: Any, database: str, role: str | None = None) -> str:
+    """The dsn of a database, for a superuser or a role."""
+    parts = urlsplit(cluster.dsn)
+    netloc = parts.netloc if role is None else f"{role}:pw@{parts.netloc.rpartition('@')[2]}"
+    return parts._replace(netloc=netloc, path=f"/{database}").geturl()
+
+
+def installed(dsn: str) -> None:
+    with psycopg.connect(dsn) as conn:
+        install(conn)
+
+
+def test_an_ordinary_installer_does_not_stay_a_member(cluster, admin, token):
+    """Who installs in its own database acts as the owner of the marks while it does, and not afterwards."""
+    dsn = login(cluster, "of_one", "one")
+    installed(dsn)
+    installed(dsn)
+    with psycopg.connect(dsn) as conn, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        conn.execute("set role sinkfence_owner")
+    with psycopg.connect(dsn) as conn:
+        conn.execute("grant sinkfence_writer to one")
+    PostgresSink(dsn).arm(token())
+
+
+def test_a_second_installer_is_told_what_it_lacks(cluster, admin):
+    """Where the roles exist, another that may create roles gets one line that says who can help."""
+    installed(login(cluster, "of_one"))
+    admin.execute("alter role two nocreaterole")
+    with pytest.raises(SchemaMismatch, match="let a superuser do it"):
+        installed(login(cluster, "of_two", "two"))
+    admin.execute("grant sinkfence_owner to two")
+    installed(login(cluster, "of_two", "two"))
+
+
+@pytest.mark.parametrize("planted", ["member", "member with a schema", "login"])
+def test_an_owner_role_that_somebody_else_can_use_is_refused(cluster, admin, planted):
+    """Created beforehand by somebody who may create roles, the owner of the marks is not only the owner."""
+    with psycopg.connect(login(cluster, "of_two", "two"), autocommit=True) as conn:
+        conn.execute(f"create role sinkfence_owner {'login' if planted == 'login' else 'nologin'}")
+        if planted != "login":
+            conn.execute("grant sinkfence_owner to two")
+        if "schema" in planted:
+            conn.execute("create schema sinkfence authorization sinkfence_owner")
+    with pytest.raises(SchemaMismatch, match="open to"):
+        installed(login(cluster, "of_two"))
+    admin.execute("alter role sinkfence_owner nologin")
+    with psycopg.connect(cluster.dsn, autocommit=True) as conn:
+        grants = (
+            "select grantor::regrole::text from pg_auth_members where roleid = 'sinkfence_owner'::regrole"
+        )
+        for (grantor,) in conn.execute(grants).fetchall():
+            conn.execute(f"revoke sinkfence_owner from two granted by {grantor} cascade")
+    installed(login(cluster, "of_two"))
