@@ -57,6 +57,7 @@ LEASES: tuple[Mutant, ...] = (
                 "owner = excluded.owner, lease_until = to_timestamp({time.time()} + CAST(:ttl AS float8))",
             ),
         ),
+        promise="S3 client-clock-ignored",
     ),
     Mutant(
         "the transaction's clock in place of the clock",
