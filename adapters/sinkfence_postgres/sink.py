@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -103,13 +104,35 @@ def checked(source: Any, *kinds: str) -> Any:
 
     Raises:
         TypeError: it is of none.
+        ValueError: it is a connection string, and can't be read; it is not shown.
         ImportError: it is a connection string, and psycopg is not installed.
     """
     if isinstance(source, str) and "+" in source.partition("://")[0]:
         raise TypeError("this looks like a URL of SQLAlchemy: pass create_engine(url), or a URI of libpq")
     if isinstance(source, str) and importlib.util.find_spec("psycopg") is None:
         raise ImportError("a connection string needs psycopg: pip install 'sinkfence[postgres]'")
+    if isinstance(source, str) and not readable(source):
+        # Said here and not by libpq at the first call, whose message shows what it could not make sense of.
+        raise ValueError(
+            'this is no connection string of libpq: write "postgresql://user:password@host:port/database", '
+            "with what is special in a password percent-encoded (@ is %40), or "
+            "\"host=… dbname=… password='…'\"; it is not shown, for it may have a password in it"
+        )
     return connections.expect(source, *kinds)
+
+
+def readable(conninfo: str) -> bool:
+    """Whether libpq makes sense of a connection string, and takes no part of a password for an address."""
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        found = conninfo_to_dict(conninfo)
+    except psycopg.Error:
+        return False
+    host, port = str(found.get("host", "")), str(found.get("port", ""))
+    # A host that begins with @ is an abstract socket.
+    return "@" not in host[1:] and re.fullmatch(r"[\d,]*", port) is not None
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import subprocess
 import sys
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 
@@ -258,3 +259,34 @@ def test_a_connection_string_without_psycopg_says_what_to_install(monkeypatch, s
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(ImportError, match=r"pip install 'sinkfence\[postgres\]'"):
         sink("host=nowhere")
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgres//me:s3cret@db.example/app",
+        "postgresql://me:p@s3cret@db.example/app",
+        "postgresql://me:p/s3cret@db.example/app",
+        "postgresql://me:%s3cret@db.example/app",
+        "postgresql://me:p@db.example:s3cret/app",
+        "postgresql://me@db.example/app?s3cret=1",
+        "host=db.example password=a s3cret",
+        "host=db.example passwort=s3cret",
+        "host=db.example password='s3cret",
+    ],
+)
+@pytest.mark.parametrize("sink", [PostgresSink, aio.PostgresSink])
+def test_a_mistyped_connection_string_is_not_shown(sink, dsn):
+    """What libpq can't make sense of may be part of a password: it is refused at once, and not repeated."""
+    with pytest.raises(ValueError, match="no connection string of libpq") as caught:
+        sink(dsn)
+    assert "s3cret" not in "".join(traceback.format_exception_only(caught.value))
+    assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    "dsn", ["", "host=@abstract", "postgresql:///app", "postgresql://me:p%40ss@a:1,b:2/app", "port=1"]
+)
+def test_a_connection_string_may_be_any_of_libpqs(dsn):
+    """Nothing that libpq takes is refused."""
+    PostgresSink(dsn)
