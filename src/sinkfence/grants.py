@@ -99,10 +99,12 @@ class Store(Protocol):
 
     Each call is one atomic step by the store's own clock. A call that got no answer was repeated by the
     store itself as far as that is safe, which it is: an acquisition is found again by its owner value,
-    the others are keyed by owner and generation. What is still undecided then is OutcomeUnknown.
+    the others are keyed by owner and generation. What is still undecided then is OutcomeUnknown; a LeaseLost
+    that answers a repetition has `earlier_attempt_unknown` set, as the first sending may have released it.
     Errors of the driver pass through: of such a call is known that it took no effect.
 
-    `conn` is a transaction of the caller's: the success is provisional until its commit.
+    `conn` is a transaction of the caller's: the success is provisional until its commit. One that began before
+    the lease did and cannot see it is Conflict, and proves no loss.
     """
 
     @property
