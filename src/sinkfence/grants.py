@@ -103,8 +103,8 @@ class Store(Protocol):
     that answers a repetition has `earlier_attempt_unknown` set, as the first sending may have released it.
     Errors of the driver pass through: of such a call is known that it took no effect.
 
-    `conn` is a transaction of the caller's: the success is provisional until its commit. One that began before
-    the lease did and cannot see it is Conflict, and proves no loss.
+    `conn` is a transaction of the caller's: the success is provisional until its commit. Conflict says that
+    it began before the lease did and cannot see it, which proves no loss.
     """
 
     @property

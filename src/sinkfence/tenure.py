@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Final
 
-from sinkfence.errors import LeaseLost, StaleToken
+from sinkfence.errors import Conflict, LeaseLost, StaleToken
 from sinkfence.grants import Grant
 from sinkfence.process import this_process
 from sinkfence.terms import Clock, Term
@@ -118,21 +118,26 @@ class Tenure:
             under_way, may_be = self._under_way, self._may_be
         if under_way:
             return  # its answer decides
-        mine = may_be if settled or self.may_be_released else None
-        self.finish(mine or why, None if mine else LeaseLost(self.token, why))
+        mine = may_be is not None if settled else self.may_be_released
+        end = RELEASED if mine and may_be == RELEASED else why
+        self.finish(end, None if mine else LeaseLost(self.token, why))
 
     @contextmanager
     def settling(self, what: str) -> Generator[None]:
         """Surround a request that ends the lease at the store, RELEASED or COMPLETED, while that is open."""
         with self._lock:
             self._under_way += 1
-            self._may_be = what
+        refused = False
         try:
             yield
+        except (LeaseLost, Conflict):
+            refused = True
+            raise
         finally:
             with self._lock:
                 self._under_way -= 1
-                self._settled_at = self._clock()
+                if not refused:
+                    self._may_be, self._settled_at = what, self._clock()
 
     def finish(self, why: str, loss: Loss | None) -> None:
         """End it, if it hasn't ended."""

@@ -13,6 +13,7 @@ import pytest
 
 import sinkfence
 from sinkfence import LeaseLost, Leases, Token
+from sinkfence.errors import Conflict
 from sinkfence.grants import Renewals, Store
 from sinkfence.heartbeat import Heartbeat
 from sinkfence.lease import Lease
@@ -196,6 +197,18 @@ def test_a_release_that_was_rolled_back_excuses_no_later_loss(hand: ByHand, loss
     hand.heartbeat.beat()
     hand.heartbeat.tell()
     assert [told for told, _ in losses.heard] == [lease]
+
+
+def test_a_release_that_was_refused_excuses_nothing(hand: ByHand) -> None:
+    """What the caller's transaction was refused has not released it: who comes after it is a loss."""
+    for refused in (LeaseLost(Token(JOB, 1, "a:1"), "seen"), Conflict("an old snapshot")):
+        lease, tenure = hand.hold(type(refused).__name__)
+        with pytest.raises(type(refused)), tenure.settling(RELEASED):
+            raise refused
+        hand.store.reopen(lease.job_id)
+        hand.store.acquire(lease.job_id, "b:2", TTL)
+        with pytest.raises(LeaseLost):
+            lease.release()
 
 
 def test_a_renewal_sent_before_a_release_says_nothing_of_it(hand: ByHand, losses: Any) -> None:
