@@ -344,22 +344,28 @@ def test_a_held_lease_outlives_its_ttl_and_its_threads_end(
     assert heartbeats() == []
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_was_ended_is_missed_by_the_next_lease(leases_of: Callable[..., Leases]) -> None:
     """Whatever ends a heartbeat's thread, the next lease that is held starts another."""
 
     class Exits(MemoryStore):
-        ended = threading.Event()
+        def __init__(self) -> None:
+            super().__init__()
+            self.thread: threading.Thread | None = None
+            self.exits = threading.Event()
 
         def renew_many(self, wanted: Sequence[tuple[Token, float]]) -> Renewals:
-            if not self.ended.is_set():
-                self.ended.set()
+            if self.thread is None:
+                self.thread = threading.current_thread()
+                self.exits.set()
                 raise SystemExit
             return super().renew_many(wanted)
 
-    leases = leases_of(Exits(), ttl=30.0, heartbeat=0.02)
+    store = Exits()
+    leases = leases_of(store, ttl=30.0, heartbeat=0.02)
     with leases.hold("one"):
-        (renewing,) = [thread for thread in threads() if thread is leases._here()._heartbeat._renewing]
-        renewing.join(20)
+        assert store.exits.wait(20)
+        store.thread.join(20)
         with leases.hold("two") as two:
             first = two.lease_until
             while two.lease_until == first:
