@@ -1,4 +1,4 @@
-"""The lease store and the Postgres sink as an application has them: a plain role with the grants of the pages."""
+"""Leases and the Postgres sink as an application has them: a plain role with the grants of the pages."""
 
 from __future__ import annotations
 
