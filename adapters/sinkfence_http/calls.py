@@ -110,9 +110,11 @@ class Call:
 
         Raises:
             NotEnforced: this is one.
+            OutcomeUnknown: and an attempt before it may have been applied.
         """
         if status in (307, 308) or (status == 301 and method != "POST"):
-            raise NotEnforced(
+            kind = OutcomeUnknown if self.unknown else NotEnforced
+            raise kind(
                 f"{self}: answered {status}, which asks for the write again elsewhere, where no token may "
                 "go along: call that address itself"
             )

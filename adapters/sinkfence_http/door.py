@@ -81,7 +81,8 @@ class Passage:
         """
         ours = [each for each in _alone(error) if getattr(each, "token", self.token) == self.token]
         ours.sort(key=lambda each: not isinstance(each, StaleToken))
-        answer = next((answer for each in ours if (answer := self._answer(each))), None)
+        # What the door doesn't know may have been raised in place of a refusal: it would become a 500.
+        answer = next((answer for each in ours if (answer := self._answer(each))), None) or self.judge(500)
         if answer is not None and started:
             log.error("%s came after the response had started: its sender reads a success", answer.slug)
             return None

@@ -25,8 +25,7 @@ from sinkfence_http.calls import Call
 
 Sign = Callable[[Token], str]
 Transmit = Callable[..., requests.Response]
-_NOWHERE: Final = (InvalidURL, InvalidSchema)
-"""What can't be sent, whatever the weather: raised before a connection is looked for."""
+_NOWHERE: Final = (InvalidURL, InvalidSchema)  # raised before a connection is looked for
 
 
 class FencedAdapter(HTTPAdapter):
@@ -145,11 +144,11 @@ class _Caller:
                     unread.callback(response.close)
                     heard = True
                     response.request = request
-                    pause = self._judge(call, _final(response))
+                    call.redirected(request.method, _final(response).status_code)
+                    pause = self._judge(call, response)
                     if pause is None:
                         if not settings["stream"]:
                             _ = response.content
-                        call.redirected(request.method, response.status_code)
                         unread.pop_all()
                         return response
             except (requests.RequestException, HTTPError) as error:

@@ -110,7 +110,8 @@ class _Response:
         try:
             return next(self._body)
         except Exception as error:
-            self._passage.refusal(error, started=True)  # for the log; the end of the body is an error, too
+            if not isinstance(error, StopIteration):
+                self._passage.refusal(error, started=True)  # for the log
             # The handler is done, so the gate is left here and not by the server's close() alone: Werkzeug
             # skips that when its client resets the connection after the last byte. The gate's generator would
             # then be ended by the garbage collector, inside some request of another thread.

@@ -181,6 +181,22 @@ def test_the_same_fence_twice_is_one_door(gate):
     assert seen == [("200 OK", [("Fencing-Status", "accepted")])]
 
 
+def test_a_refusal_behind_another_error_is_heard(gate):
+    """What a framework raises in a refusal's place would be a 500: the caller is told the refusal."""
+    fence = sinkfence_http.Fence(gate, TrustedNetwork())
+
+    def app(env, start_response):
+        token = fence.admit(env, "invoice-42")
+        try:
+            with gate.transaction(token):
+                gate.marks.arm(Token("invoice-42", 8, "b"))
+        except StaleToken:
+            raise RuntimeError("the view has failed") from None
+
+    seen = answers(wsgi.FencingMiddleware(app, fence))
+    assert dict(seen[0][1])["Fencing-Status"] == "stale-token;current=8"
+
+
 def test_a_refusal_of_another_token_is_not_the_caller_s(gate):
     """A StaleToken of a service that the handler calls itself must not end its caller's lease."""
     fence = sinkfence_http.Fence(gate, TrustedNetwork())

@@ -336,9 +336,12 @@ def test_a_redirect_of_the_write_itself_is_not_followed(post, method, status):
         return
     with pytest.raises(NotEnforced):
         post(reply, OK, method=method)
-    with pytest.raises(NotEnforced):
-        post(answer(status, "accepted"), method=method)  # without a Location it is no success, either
+    for fencing in ("accepted", None):  # a proxy's; without a Location it is no success, either
+        with pytest.raises(NotEnforced, match="asks for the write again"):
+            post(answer(status, fencing), method=method)
     assert len(post.server.requests) == 1
+    with pytest.raises(OutcomeUnknown):
+        post(None, reply, method=method, headers=KEY)
 
 
 @pytest.mark.parametrize("status", [101, 103, 199, 600, 999])
