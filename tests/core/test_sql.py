@@ -101,14 +101,15 @@ def test_settings_and_statements_leave_nothing_in_the_session(pg: SqlStore, at_c
         assert session.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements").scalar() == 0
 
 
-def test_a_locked_row_is_a_held_lease(
-    pg: SqlStore, admin: psycopg.Connection, pg_url: str, setting: Any
+@pytest.mark.parametrize("locking", ["SELECT FROM sinkfence_lease FOR UPDATE", "LOCK TABLE sinkfence_lease"])
+def test_what_is_locked_is_a_held_lease(
+    pg: SqlStore, admin: psycopg.Connection, pg_url: str, setting: Any, locking: str
 ) -> None:
-    """While somebody's transaction has the row, acquire gives up after lock_timeout, the role's own."""
+    """While somebody's transaction has the row, or the table, acquire gives up after the role's lock_timeout."""
     setting("lock_timeout", "50ms")
     pg.raise_above(JOB, 1)
     with psycopg.connect(pg_url) as other:
-        other.execute("SELECT FROM sinkfence_lease FOR UPDATE")
+        other.execute(locking)
         with pytest.raises(LeaseHeld) as held:
             pg.acquire(JOB, "a:1", 30.0)
     assert held.value.owner is None
