@@ -58,8 +58,8 @@ def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:
     Call it before the first write, and not inside a savepoint that may be rolled back: the guard would go
     with it. The user commits, best inside `translated()`. Where the session sets no bounds of its own, the
     transaction gets lock_timeout 5 s and idle_in_transaction_session_timeout 60 s, so that a frozen owner
-    doesn't keep its row locks for ever. One that is frozen in mid-statement, as in a COPY, does: its successor
-    ends it with arm(evict=True).
+    doesn't keep its row locks for ever. One that is frozen in mid-statement, as in a COPY, does: its
+    successor ends it with arm(evict=True).
 
     Args:
         tx: a psycopg Connection; a SQLAlchemy Connection, Session or scoped_session.
