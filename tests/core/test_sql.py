@@ -105,7 +105,7 @@ def test_settings_and_statements_leave_nothing_in_the_session(pg: SqlStore, at_c
 def test_what_is_locked_is_a_held_lease(
     pg: SqlStore, admin: psycopg.Connection, pg_url: str, setting: Any, locking: str
 ) -> None:
-    """While somebody's transaction has the row, or the table, acquire gives up after the role's lock_timeout."""
+    """While a transaction has the row, or the table, acquire gives up after the role's lock_timeout."""
     setting("lock_timeout", "50ms")
     pg.raise_above(JOB, 1)
     with psycopg.connect(pg_url) as other:
