@@ -68,7 +68,7 @@ class StaleToken(SinkfenceError):
         self.mark = mark
         """The highest generation that the destination has seen, or None where it did not say."""
         self.earlier_attempt_unknown = earlier_attempt_unknown
-        """Whether an earlier attempt of the same call got no answer, or a service had committed a part of it."""
+        """Whether an earlier attempt of the same call got no answer, or a service has committed a part."""
 
 
 class GenerationConflict(StaleToken):
