@@ -6,7 +6,7 @@
     ├── LeaseHeld              somebody else holds it: try later
     ├── LeaseLost              ours once, no longer: stop what it protected
     ├── NotArmed               arm this destination first
-    ├── Conflict               another write under the same token came between: read again
+    ├── Conflict               what was read is not what stands now: read again
     ├── SchemaMismatch         install, upgrade, or use the matching version
     ├── JobCompleted           it is done: nothing to acquire
     ├── JobMismatch            this destination belongs to another job
@@ -129,7 +129,7 @@ class NotArmed(SinkfenceError):
 
 
 class Conflict(SinkfenceError):
-    """Another write under the same token came in between: read again, then decide."""
+    """What this builds on is not what stands now: read again, then decide."""
 
 
 class SchemaMismatch(SinkfenceError):
