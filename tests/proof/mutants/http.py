@@ -60,6 +60,20 @@ HTTP: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "a refusal that the handler has kept not told",
+        "http.overtaken_in_the_handler",
+        "L3",
+        "a framework's 500 is all that the worker hears of its successor, and it goes on",
+        (Edit(DOOR, "self._watch.refused or self._mismatch", "self._mismatch"),),
+    ),
+    Mutant(
+        "a part that was committed denied",
+        "http.overtaken_between_two_transactions",
+        "D6",
+        "the caller takes what stands for refused as a whole",
+        (Edit(DOOR, "if answer is None or not self._watch.applied:", "if True:"),),
+    ),
+    Mutant(
         "gate.enter released before the body ends",
         "http.still_answering",
         "D9",

@@ -15,7 +15,7 @@ from proxy import FaultProxy
 from mutants.scenes import BASE, Effect, Ground, Scene, begun
 from mutants.scenes.shops import Draining, Shop, body_of
 from mutants.scenes.tables import Table
-from sinkfence.errors import NotEnforced, OutcomeUnknown
+from sinkfence.errors import NotEnforced, OutcomeUnknown, StaleToken
 from sinkfence.tokens import Token
 from sinkfence_http import Fence, SignedTokens, TrustedNetwork, VerificationKey, aio, asgi, wire, wsgi
 from sinkfence_http.calls import Call
@@ -94,6 +94,43 @@ def commits_after_answering(ground: Ground, before: bool = False) -> Scene:
 def commits_once_more_after_answering(ground: Ground) -> Scene:
     """The same, after a transaction that was committed."""
     return commits_after_answering(ground, before=True)
+
+
+def overtaken(ground: Ground, *, before: bool) -> Scene:
+    """B arms in the middle of A's handler, which keeps the refusal of its own transaction to itself."""
+    shop = Shop(ground)
+    scene = shop.scene
+    a, b = scene.issued(1, "A"), scene.issued(2, "B")
+
+    def keeps(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        token = shop.fence.admit(environ, environ["PATH_INFO"].lstrip("/"))
+        attempt = body_of(environ)
+        if before:
+            shop.table.write(token, attempt)
+        with scene.arming(b):
+            shop.table.sink.arm(b)
+        try:
+            shop.table.write(token, attempt)
+        except StaleToken:
+            start_response("500 Internal Server Error", [("Content-Length", "0")])
+        return []
+
+    with shop.open(keeps) as url:
+        with scene.arming(a):
+            shop.arm(url, a)
+        with scene.late(a) as attempt:
+            shop.post(url, a, attempt)
+    return scene
+
+
+def overtaken_in_the_handler(ground: Ground) -> Scene:
+    """Its one transaction is refused."""
+    return overtaken(ground, before=False)
+
+
+def overtaken_between_two_transactions(ground: Ground) -> Scene:
+    """The first is committed, and the second is refused."""
+    return overtaken(ground, before=True)
 
 
 def forged(ground: Ground) -> Scene:

@@ -126,6 +126,3 @@ class Draining:
             with self.changed:
                 self.inside.remove(token)
                 self.changed.notify_all()
-
-    def committed(self, token: Token) -> bool:
-        return True
