@@ -51,7 +51,7 @@ class FencingMiddleware:
         if self._exempt is not None and self._exempt(scope):
             return True
         outer = scope.get(PASSAGE)  # the same fence mounted twice, on the application and on a part of it
-        return isinstance(outer, Passage) and outer.fence is self._fence
+        return isinstance(outer, Passage) and outer.door is self._fence
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         gate = self._fence.gate
@@ -71,7 +71,7 @@ class FencingMiddleware:
             except Exception as error:  # noqa: BLE001  # whatever it is, the door stays shut
                 return await _answer(send, turn_away(error))
             # Set on the scope itself, not on a copy: middleware outside reads what routing leaves there.
-            passage = scope[PASSAGE] = Passage(token, self._fence, watch)
+            passage = scope[PASSAGE] = Passage(token, self._fence, self._fence.strict, watch)
             response = _Response(passage, send)
             try:
                 await self._app(scope, receive, response.send)

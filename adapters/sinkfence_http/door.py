@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from sinkfence.errors import JobMismatch, MissingToken, OutcomeUnknown, SinkfenceError, StaleToken
 from sinkfence.sinks import Watch
@@ -23,10 +22,6 @@ from sinkfence_http.answers import (
 )
 from sinkfence_http.verifiers import Verifier
 
-if TYPE_CHECKING:
-    from sinkfence_http import aio
-    from sinkfence_http.fence import Fence
-
 PASSAGE: Final = "sinkfence.passage"
 """Where a request's passage stands in an ASGI scope or a WSGI environ: no header can get there."""
 
@@ -36,9 +31,11 @@ log: Final = logging.getLogger("sinkfence.http")
 class Passage:
     """One request that the door has let in, from there to its answer."""
 
-    def __init__(self, token: Token, fence: Fence | aio.Fence, watch: Watch) -> None:
+    def __init__(self, token: Token, door: object, strict: bool, watch: Watch) -> None:
         self.token = token
-        self.fence = fence
+        self.door = door
+        """Whose door it was: a request passes each door once, however often that is mounted."""
+        self._strict = strict
         self._watch = watch
         self._admitted = False
         self._mismatch: JobMismatch | None = None
@@ -62,7 +59,7 @@ class Passage:
         if isinstance(refused, StaleToken) or (refused is not None and status >= 500):
             return self._answer(refused)
         # A redirect vouches for an effect as a 200 does, but for one that asks for the write once more.
-        if not (self.fence.strict and 200 <= status < 400 and status not in (307, 308)):
+        if not (self._strict and 200 <= status < 400 and status not in (307, 308)):
             return None
         if not self._admitted:
             problem = "its handler never called fence.admit"
@@ -142,22 +139,3 @@ def passage_of(scope: Mapping[str, Any]) -> Passage:
             "this request carries no fencing token: its route is exempt, or no middleware stands before it"
         )
     return passage
-
-
-def check_parts(gate: object, verifier: object, replay: object, principal: object, *, aio: bool) -> None:
-    """Refuse what a Fence can't be made of, at construction."""
-    announce = getattr(gate, "announce", None)
-    if announce is None:
-        raise TypeError(f"a Fence needs a gate, such as a PostgresSink, not {type(gate).__name__}")
-    if inspect.iscoroutinefunction(announce) is not aio:
-        raise TypeError(
-            "sinkfence_http.aio.Fence needs an async gate, such as sinkfence_postgres.aio.PostgresSink"
-            if aio
-            else "sinkfence_http.Fence needs a sync gate; before an async one stands sinkfence_http.aio.Fence"
-        )
-    if not hasattr(verifier, "verify"):
-        raise TypeError("a Fence needs a verifier: SignedTokens(keys, audience), or by name TrustedNetwork()")
-    if replay is not None or principal is not None:
-        raise ValueError(
-            "replaying stored answers is not part of this version: leave replay and principal None"
-        )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from sinkfence.sinks import Gate
 from sinkfence.tokens import Token
-from sinkfence_http.door import check_parts, passage_of
+from sinkfence_http.door import passage_of
 from sinkfence_http.verifiers import Verifier
 
 
@@ -19,19 +20,10 @@ class Fence:
 
     Raises:
         TypeError: the gate is an async one or none; there is no verifier.
-        ValueError: replay or principal is given.
     """
 
-    def __init__(
-        self,
-        gate: Gate,
-        verifier: Verifier,
-        *,
-        replay: None = None,
-        principal: None = None,
-        strict: bool = True,
-    ) -> None:
-        check_parts(gate, verifier, replay, principal, aio=False)
+    def __init__(self, gate: Gate, verifier: Verifier, *, strict: bool = True) -> None:
+        check_parts(gate, verifier, aio=False)
         self.gate = gate
         self.verifier = verifier
         self.strict = strict
@@ -46,3 +38,18 @@ class Fence:
             JobMismatch: its token is for another job.
         """
         return passage_of(environ).admit(job_id)
+
+
+def check_parts(gate: object, verifier: object, *, aio: bool) -> None:
+    """Refuse what a Fence can't be made of, at construction."""
+    announce = getattr(gate, "announce", None)
+    if announce is None:
+        raise TypeError(f"a Fence needs a gate, such as a PostgresSink, not {type(gate).__name__}")
+    if inspect.iscoroutinefunction(announce) is not aio:
+        raise TypeError(
+            "sinkfence_http.aio.Fence needs an async gate, such as sinkfence_postgres.aio.PostgresSink"
+            if aio
+            else "sinkfence_http.Fence needs a sync gate; before an async one stands sinkfence_http.aio.Fence"
+        )
+    if not hasattr(verifier, "verify"):
+        raise TypeError("a Fence needs a verifier: SignedTokens(keys, audience), or by name TrustedNetwork()")

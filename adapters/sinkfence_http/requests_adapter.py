@@ -19,7 +19,8 @@ except ImportError:
     raise ImportError("the adapter for requests needs requests: pip install 'sinkfence[requests]'") from None
 
 from sinkfence.errors import LeaseLost, NotEnforced, OutcomeUnknown, StaleToken
-from sinkfence.tokens import Bearer, Token
+from sinkfence.sinks import Bearer
+from sinkfence.tokens import Token
 from sinkfence_http import wire
 from sinkfence_http.calls import Call
 

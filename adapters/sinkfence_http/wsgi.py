@@ -55,7 +55,7 @@ class FencingMiddleware:
                 watch = stack.enter_context(gate.enter(token))
             except Exception as error:  # noqa: BLE001  # whatever it is, the door stays shut
                 return _answer(start_response, turn_away(error))
-            passage = environ[PASSAGE] = Passage(token, self._fence, watch)
+            passage = environ[PASSAGE] = Passage(token, self._fence, self._fence.strict, watch)
             response = _Response(passage, start_response)
             response.run(self._app, environ, stack)
             # The handler may run on while its body is read: the gate is held until the server calls close().
@@ -68,7 +68,7 @@ class FencingMiddleware:
         if self._exempt is not None and self._exempt(environ):
             return True
         outer = environ.get(PASSAGE)
-        return isinstance(outer, Passage) and outer.fence is self._fence
+        return isinstance(outer, Passage) and outer.door is self._fence
 
 
 class _Response:

@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sinkfence.tokens import Bearer, Token
+from sinkfence.sinks import Bearer
+from sinkfence.tokens import Token
 from sinkfence_postgres import connections, installation, statements, watch
 from sinkfence_postgres.refusals import aborted, refusal, repeatable, timed_out
 from sinkfence_postgres.sink import ATTEMPTS, IN_FLIGHT, checked

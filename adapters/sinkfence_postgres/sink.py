@@ -8,7 +8,8 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from sinkfence.tokens import Bearer, Token
+from sinkfence.sinks import Bearer
+from sinkfence.tokens import Token
 from sinkfence_postgres import connections, statements, watch
 from sinkfence_postgres.refusals import repeatable, timed_out
 from sinkfence_postgres.transactions import Attempt, transaction, translating

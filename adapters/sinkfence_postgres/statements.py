@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sinkfence.tokens import Bearer, Token
+from sinkfence.sinks import Bearer
+from sinkfence.tokens import Token
 
 MAX_JOBS: Final = 1000
 """How many jobs one transaction may guard: each takes two places in the server's lock table."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sinkfence.errors import OutcomeUnknown, SinkfenceError, StaleToken
-from sinkfence.tokens import Bearer, Token
+from sinkfence.sinks import Bearer
+from sinkfence.tokens import Token
 from sinkfence_postgres import connections, statements, watch
 from sinkfence_postgres.refusals import lost, misfit, refusal
 

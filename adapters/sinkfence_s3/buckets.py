@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final, Literal, NoReturn
+from typing import Final, Literal
 
 from sinkfence.errors import NotEnforced
 from sinkfence_s3.bodies import BodyLike, read_body
@@ -71,13 +71,6 @@ class FencedBucket:
         data = read_body(body, MAX_ONCE)
         self._ready()
         return put_once(Exchange(self._store, key), data, step)
-
-    if not TYPE_CHECKING:  # to a type checker a bucket simply isn't a sink
-
-        def __getattr__(self, name: str) -> NoReturn:
-            if name in ("arm", "durable"):
-                raise TypeError("a bucket is no sink: arm its objects, arm=[bucket.object(name)]")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _key(self, name: str) -> str:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]

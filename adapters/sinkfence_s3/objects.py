@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from sinkfence.errors import StaleToken
-from sinkfence.tokens import Bearer
+from sinkfence.sinks import Bearer
 from sinkfence_s3 import plan, writes
 from sinkfence_s3.bodies import BodyLike, read_body
 from sinkfence_s3.register import MAX_INLINE, Content, check_content_type

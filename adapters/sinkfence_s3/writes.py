@@ -9,7 +9,8 @@ from functools import partial
 from typing import Final, NoReturn
 
 from sinkfence.errors import Conflict, JobMismatch, LeaseLost, OutcomeUnknown, SinkfenceError, StaleToken
-from sinkfence.tokens import Bearer, Token
+from sinkfence.sinks import Bearer
+from sinkfence.tokens import Token
 from sinkfence_s3.delivery import deliver, pause, read_back
 from sinkfence_s3.plan import Done, Fate, Seen, Send, check, fate, superseded
 from sinkfence_s3.register import MAX_FRAME, Entry, decode, encode, not_a_register

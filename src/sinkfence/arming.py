@@ -31,10 +31,14 @@ def check_sinks(store: Store, arm: Iterable[Sink]) -> tuple[Sink, ...]:
     Raises:
         NotEnforced: the sink remembers and the store doesn't: after a restart it would issue numbers from 1
             again, all of them below the sink's mark.
-        TypeError: the sink is for an event loop.
+        TypeError: it is no sink, or one for an event loop.
     """
     sinks = tuple(arm)
     for sink in sinks:
+        if not callable(getattr(sink, "arm", None)):
+            raise TypeError(
+                f"{type(sink).__name__} is no sink and can't be armed (of a bucket, it is the objects)"
+            )
         if inspect.iscoroutinefunction(sink.arm):
             raise TypeError(f"{type(sink).__name__} is for an event loop: hold() arms synchronous sinks")
         if sink.durable and not store.durable:

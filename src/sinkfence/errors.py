@@ -174,7 +174,10 @@ class OutcomeUnknown(SinkfenceError):
 
 
 class NotEnforced(SinkfenceError):
-    """This destination does not enforce the check: nothing here would stop a stale owner."""
+    """This destination does not enforce the check as it is used: nothing here would stop a stale owner.
+
+    SQLSTATE SF005, where the transaction that was guarded is no longer the one to be committed.
+    """
 
 
 class MissingToken(SinkfenceError):

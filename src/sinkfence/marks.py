@@ -6,7 +6,8 @@ import threading
 from dataclasses import dataclass
 
 from sinkfence.errors import GenerationConflict, StaleToken
-from sinkfence.tokens import Bearer, Token
+from sinkfence.sinks import Bearer
+from sinkfence.tokens import Token
 
 
 @dataclass(frozen=True, slots=True)

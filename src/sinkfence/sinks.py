@@ -5,10 +5,21 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol
 
-from sinkfence.errors import SinkfenceError
-from sinkfence.tokens import Bearer, Token
+from sinkfence.errors import SinkfenceError, StaleToken
+from sinkfence.tokens import Token
 
-__all__ = ["AsyncGate", "AsyncSink", "Bearer", "Gate", "Sink", "Watch"]
+
+class Bearer(Protocol):
+    """A token, or a live lease: what every sink takes."""
+
+    @property
+    def token(self) -> Token:
+        """The token to show. A lease raises LeaseLost here once its term is over."""
+        ...
+
+    def lose(self, reason: StaleToken) -> None:
+        """Hear from a sink that it refused this token as stale; nothing comes back."""
+        ...
 
 
 class Sink(Protocol):

@@ -6,10 +6,7 @@ import base64
 import hashlib
 import unicodedata
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
-
-if TYPE_CHECKING:
-    from sinkfence.errors import StaleToken
+from typing import Final
 
 MAX_GENERATION: Final = 999_999_999_999_999
 """The last generation, 10^15 - 1: the limit of an Integer in HTTP structured fields (RFC 9651,
@@ -49,7 +46,7 @@ class Token:
         """The token itself: a token is a bearer."""
         return self
 
-    def lose(self, reason: StaleToken) -> None:
+    def lose(self, reason: object) -> None:
         """Do nothing: a bare token has no lease that could hear of a refusal."""
 
     def key(self, step: str) -> str:
@@ -58,19 +55,6 @@ class Token:
         See `idempotency_key`: a new owner of the job derives the same key for the same step.
         """
         return idempotency_key(self.job_id, step)
-
-
-class Bearer(Protocol):
-    """A token, or a live lease: what every sink takes."""
-
-    @property
-    def token(self) -> Token:
-        """The token to show. A lease raises LeaseLost here once its term is over."""
-        ...
-
-    def lose(self, reason: StaleToken) -> None:
-        """Hear from a sink that it refused this token as stale; nothing comes back."""
-        ...
 
 
 def idempotency_key(job_id: str, step: str) -> str:

@@ -66,14 +66,12 @@ def test_the_wrong_kind_of_gate_says_which_to_use(gate):
         sinkfence_http.Fence(None, trust)
     with pytest.raises(TypeError, match="verifier"):
         sinkfence_http.Fence(sync, None)
-    with pytest.raises(ValueError, match="replay"):
-        sinkfence_http.Fence(sync, trust, replay=object())
 
 
 def test_admit_compares_the_job_and_hands_out_the_token(gate):
     """The token for its own job, JobMismatch for another, MissingToken without one, sync and async alike."""
     fence = sinkfence_http.Fence(gate, TrustedNetwork())
-    environ = {PASSAGE: Passage(TOKEN, fence, memory_gate.Watch())}
+    environ = {PASSAGE: Passage(TOKEN, fence, True, memory_gate.Watch())}
     assert fence.admit(environ, "invoice-42") is TOKEN
     with pytest.raises(JobMismatch):
         fence.admit(environ, "invoice-43")

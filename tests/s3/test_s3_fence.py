@@ -338,13 +338,11 @@ def test_what_is_not_a_register_is_never_overwritten(fenced, s3_client, bucket_n
 
 
 def test_a_bucket_is_no_sink_and_says_so(fenced):
-    """`arm=[bucket]` is a TypeError that names what to arm."""
-    with pytest.raises(TypeError, match=r"bucket\.object\(name\)"):
-        fenced.arm(A)
-    with pytest.raises(TypeError, match=r"bucket\.object\(name\)"), Leases(MemoryStore()) as leases:
-        with leases.hold(JOB, arm=[fenced]):
+    """`arm=[bucket]` is a TypeError that names what to arm, before anything is acquired."""
+    with Leases(MemoryStore()) as leases:
+        with pytest.raises(TypeError, match="of a bucket, it is the objects"), leases.hold(JOB, arm=[fenced]):
             raise AssertionError
-    assert not hasattr(fenced, "other")
+        assert leases.get(JOB) is None
 
 
 def _stands(fenced: FencedBucket, content: bytes, token: Token) -> None:

@@ -12,8 +12,7 @@ import requests
 from sinkfence import Lease
 from sinkfence.demo.places import AUDIENCE, CHARGE, DOCUMENT, ISSUER, KEY_ID, STEP, Places
 from sinkfence.demo.servers.s3 import S3Server
-from sinkfence.sinks import Sink
-from sinkfence.tokens import Bearer
+from sinkfence.sinks import Bearer, Sink
 from sinkfence_http import TokenSigner
 from sinkfence_http.requests_adapter import FencedAdapter, HttpSink
 from sinkfence_postgres import PostgresSink, transaction

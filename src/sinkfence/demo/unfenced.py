@@ -13,8 +13,7 @@ import requests
 from sinkfence import Lease
 from sinkfence.demo.places import CHARGE, DOCUMENT, JOB, Places
 from sinkfence.demo.servers.s3 import S3Server
-from sinkfence.sinks import Sink
-from sinkfence.tokens import Bearer
+from sinkfence.sinks import Bearer, Sink
 
 
 class Unfenced:

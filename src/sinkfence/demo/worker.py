@@ -16,8 +16,8 @@ from sinkfence.demo.effects import outcome_of
 from sinkfence.demo.fenced import Fenced
 from sinkfence.demo.places import BILLS, INVOICE, JOB, Bill, Places
 from sinkfence.demo.unfenced import Unfenced
+from sinkfence.sinks import Bearer
 from sinkfence.stores.sql import SqlStore
-from sinkfence.tokens import Bearer
 
 TTL: Final = 2.0
 """Seconds of a lease: short, for the story waits until one has run out."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from sinkfence.errors import StaleToken
+from sinkfence.sinks import Bearer
 from sinkfence.testing.promises import NotRun, claim, must
-from sinkfence.tokens import Bearer, Token
+from sinkfence.tokens import Token
 
 S = TypeVar("S")
 

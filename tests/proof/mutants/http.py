@@ -44,7 +44,7 @@ HTTP: tuple[Mutant, ...] = (
         "http.commits_after_answering",
         "D5",
         "the caller reads 200, and then the transaction is refused",
-        (Edit(DOOR, "if not (self.fence.strict and 200", "if not (False and 200"),),
+        (Edit(DOOR, "if not (self._strict and 200", "if not (False and 200"),),
     ),
     Mutant(
         "a transaction that is still open not noticed",
