@@ -177,14 +177,11 @@ def install(extra):
         close_fds=False,  # for the lock; Python opens nothing else that would be inherited
         errors="replace",
     ) as pip:
-        reader = threading.Thread(target=lambda: said.extend(pip.stdout), daemon=True)
+        reader = threading.Thread(target=listen, args=(pip.stdout, said), daemon=True)
         reader.start()
-        try:
-            while reader.join(5) or reader.is_alive():
-                steps = [line.strip()[:90] for line in said if line.lstrip()[:4] in ("Coll", "Down", "Inst")]
-                say("%3d s: %s" % (time.time() - started, steps[-1] if steps else "..."))
-        finally:
-            reader.join()  # Ctrl-C ends pip too: its last words are read before its output is closed
+        while reader.join(5) or reader.is_alive():
+            steps = [line.strip()[:90] for line in said if line.lstrip()[:4] in ("Coll", "Down", "Inst")]
+            say("%3d s: %s" % (time.time() - started, steps[-1] if steps else "..."))
     if pip.returncode != 0:
         sys.stderr.writelines("    %s\n" % line.rstrip()[:200] for line in said[-6:])
         if "No space left" in "".join(said):
@@ -193,6 +190,12 @@ def install(extra):
             raise Stop("the package registry is out of reach: see to the network, or set PIP_INDEX_URL")
         raise Stop("the packages could not be installed: what pip said last is above")
     say("installed in %d s" % (time.time() - started))
+
+
+def listen(output, said):
+    """Keep the lines that are read; Ctrl-C may come at any moment, and then closes what is read here."""
+    with contextlib.suppress(ValueError):
+        said.extend(output)
 
 
 def pins():
