@@ -89,8 +89,8 @@ LEASES: tuple[Mutant, ...] = (
         (
             Edit(
                 STATEMENTS,
-                "UPDATE {TABLE} SET lease_until = {d.until} WHERE {_MINE} AND",
-                "UPDATE {TABLE} SET lease_until = {d.until} WHERE job_id = :job_id AND owner = :owner AND",
+                "SELECT job_id AS mine FROM {TABLE} WHERE {_MINE} AND",
+                "SELECT job_id AS mine FROM {TABLE} WHERE job_id = :job_id AND owner = :owner AND",
             ),
         ),
         promise="S4 renew-by-owner-and-generation",
@@ -103,8 +103,8 @@ LEASES: tuple[Mutant, ...] = (
         (
             Edit(
                 STATEMENTS,
-                "UPDATE {TABLE} SET lease_until = {d.until} WHERE {_MINE} AND",
-                "UPDATE {TABLE} SET lease_until = {d.until} WHERE job_id = :job_id AND",
+                "SELECT job_id AS mine FROM {TABLE} WHERE {_MINE} AND",
+                "SELECT job_id AS mine FROM {TABLE} WHERE job_id = :job_id AND",
             ),
         ),
         promise="S4 renew-by-owner-and-generation",

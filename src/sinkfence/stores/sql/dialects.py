@@ -54,6 +54,8 @@ class Dialect:
     """`:wanted`, a JSON array of objects, as rows w(job_id, generation, owner, ttl)."""
     result_in: str
     """`:result` as the type of result."""
+    lock: str
+    """Locks the rows that a SELECT finds, as an UPDATE of them would."""
     skip_locked: str
     """Locks rows in one order, so that two batches cannot deadlock, and passes over those that are locked."""
     patient: str
@@ -79,6 +81,7 @@ POSTGRESQL: Final = Dialect(
     each="json_to_recordset(CAST(:wanted AS json)) "
     "AS w(job_id text, generation bigint, owner text, ttl float8)",
     result_in="CAST(:result AS json)",
+    lock="FOR NO KEY UPDATE",
     skip_locked="ORDER BY j.job_id FOR NO KEY UPDATE OF j SKIP LOCKED",
     # A lock_timeout of the role's own is respected. set_config(..., true) ends with the transaction, which
     # is this statement: no session state, so PgBouncer may pool transactions.
@@ -106,6 +109,7 @@ SQLITE: Final = Dialect(
     "json_extract(value, '$.generation') AS generation, json_extract(value, '$.owner') AS owner, "
     "json_extract(value, '$.ttl') AS ttl FROM json_each(:wanted)) AS w",
     result_in=":result",
+    lock="",
     skip_locked="",  # there are no row locks: who writes has the whole file
     patient="true",
     mortal="true",

@@ -77,9 +77,14 @@ def reacquire_above(
 
 
 def renew(d: Dialect, token: Token, ttl: float) -> Change[datetime]:
-    """Extend the lease, also one that ran out and that nobody took."""
+    """Extend the lease, also one that ran out and that nobody took.
+
+    The row is locked first: SET alone is evaluated before a wait for a row that somebody has only locked,
+    and what was waited would be taken off the lease.
+    """
     sql = f"""
-        UPDATE {TABLE} SET lease_until = {d.until} WHERE {_MINE} AND {d.patient}
+        WITH held AS MATERIALIZED (SELECT job_id AS mine FROM {TABLE} WHERE {_MINE} AND {d.patient} {d.lock})
+        UPDATE {TABLE} SET lease_until = {d.until} FROM held WHERE job_id = mine
         RETURNING {d.lease_until}, {d.settled}"""
 
     def refused(found: Record | None) -> datetime:
