@@ -45,7 +45,7 @@ class Passage:
         if check_job_id(job_id) != self.token.job_id:
             self._mismatch = JobMismatch(self.token, job_id)
             raise self._mismatch
-        self._admitted = True
+        self._admitted, self._mismatch = True, None
         return self.token
 
     def judge(self, status: int) -> Answer | None:

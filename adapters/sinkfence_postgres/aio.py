@@ -12,6 +12,7 @@ from sinkfence.tokens import Token
 from sinkfence_postgres import connections, installation, statements, watch
 from sinkfence_postgres.refusals import aborted, refusal, repeatable, timed_out
 from sinkfence_postgres.sink import ATTEMPTS, IN_FLIGHT, checked
+from sinkfence_postgres.statements import Query
 from sinkfence_postgres.transactions import Attempt, translating
 
 if TYPE_CHECKING:
@@ -106,11 +107,11 @@ class PostgresSink:
         token = bearer.token
         with translating(Attempt({token: bearer}, ours=True)):
             async with self._connection() as conn, _alone(conn) as tx:
-                armed = evict and await _arm(tx, token, IN_FLIGHT)
+                armed = evict and await _raise_mark(tx, statements.arm(token, IN_FLIGHT), bounded=True)
                 if evict:
-                    await _run(tx, statements.evict(token))
+                    await _raise_mark(tx, statements.evict(token))
                 if not armed:
-                    await _arm(tx, token)
+                    await _raise_mark(tx, statements.arm(token))
 
     @asynccontextmanager
     async def begin(self, bearer: Bearer) -> AsyncGenerator[Any]:
@@ -143,7 +144,7 @@ class PostgresSink:
             yield conn
 
 
-async def _run(tx: Any, query: statements.Query) -> None:
+async def _run(tx: Any, query: Query) -> None:
     if connections.is_psycopg(tx):
         import psycopg
 
@@ -193,13 +194,13 @@ async def _alone(conn: Any) -> AsyncGenerator[Any]:
             await conn.set_autocommit(before)
 
 
-async def _arm(tx: Any, token: Token, lock_timeout: str | None = None) -> bool:
+async def _raise_mark(tx: Any, query: Query, *, bounded: bool = False) -> bool:
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            await _run(tx, statements.arm(token, lock_timeout))
+            await _run(tx, query)
             break
         except Exception as exc:
-            if timed_out(exc) and lock_timeout is not None:
+            if timed_out(exc) and bounded:
                 return False
             if attempt == ATTEMPTS or not repeatable(exc):
                 raise

@@ -39,7 +39,7 @@ begin
       or not r.rolsuper and r.rolname <> current_user
          and exists (select from pg_auth_members m where m.member = r.oid and m.roleid = 'sinkfence_owner'::regrole);
   if name is not null then
-    raise exception 'role sinkfence_owner is open to %, who could change the marks: make it NOLOGIN, and REVOKE it from its members', name
+    raise exception 'role sinkfence_owner is open to %, who could change the marks: make it NOLOGIN, REVOKE it from its members, and install as a superuser from then on', name
       using errcode = '55000';
   end if;
   -- An installer that is no superuser acts as the owner by membership, lent for as long as this takes. From
@@ -339,9 +339,11 @@ begin
 
   revoke all on all functions in schema sinkfence from public;
   revoke all on all tables in schema sinkfence from public;
-  grant usage on schema sinkfence to sinkfence_writer;
+  -- A transaction may have gone on as another role (SET LOCAL ROLE, for row security), and is confirmed all the same.
+  grant usage on schema sinkfence to public;
+  grant execute on function sinkfence.confirm to public;
   grant execute on function sinkfence.schema_version, sinkfence.lock_key, sinkfence.presence_key, sinkfence.arm,
-    sinkfence.guard, sinkfence.confirm, sinkfence.hold_mark, sinkfence.evict
+    sinkfence.guard, sinkfence.hold_mark, sinkfence.evict
     to sinkfence_writer;
   perform set_config('role', role_before, true);
   if lent then

@@ -12,6 +12,7 @@ from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_postgres import connections, statements, watch
 from sinkfence_postgres.refusals import repeatable, timed_out
+from sinkfence_postgres.statements import Query
 from sinkfence_postgres.transactions import Attempt, transaction, translating
 
 if TYPE_CHECKING:
@@ -61,11 +62,11 @@ class PostgresSink:
         """
         token = bearer.token
         with translating(Attempt({token: bearer}, ours=True)), self._connection() as conn, alone(conn) as tx:
-            armed = evict and arm(tx, token, IN_FLIGHT)
+            armed = evict and raise_mark(tx, statements.arm(token, IN_FLIGHT), bounded=True)
             if evict:
-                connections.run(tx, statements.evict(token))
+                raise_mark(tx, statements.evict(token))
             if not armed:
-                arm(tx, token)
+                raise_mark(tx, statements.arm(token))
 
     @contextmanager
     def begin(self, bearer: Bearer) -> Generator[Any]:
@@ -151,14 +152,17 @@ def alone(conn: Any) -> Generator[Any]:
             conn.autocommit = before
 
 
-def arm(tx: Any, token: Token, lock_timeout: str | None = None) -> bool:
-    """Send an arm, anew after a deadlock or serialization failure. False: a given lock_timeout ran out."""
+def raise_mark(tx: Any, query: Query, *, bounded: bool = False) -> bool:
+    """Send what raises a mark or makes room for it, anew after a deadlock or serialization failure.
+
+    False: `bounded`, and the lock_timeout that the query brings ran out.
+    """
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            connections.run(tx, statements.arm(token, lock_timeout))
+            connections.run(tx, query)
             break
         except Exception as exc:
-            if timed_out(exc) and lock_timeout is not None:
+            if timed_out(exc) and bounded:
                 return False
             if attempt == ATTEMPTS or not repeatable(exc):
                 raise

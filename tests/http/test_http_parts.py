@@ -85,6 +85,16 @@ def test_admit_compares_the_job_and_hands_out_the_token(gate):
         asyncio.run(twin.admit(environ, "invoice-43"))
 
 
+def test_a_mismatch_that_the_handler_got_over_is_not_held_against_it(gate):
+    """It has tried one name, then the right one: what it answers of its own accord goes out."""
+    passage = Passage(TOKEN, object(), True, memory_gate.Watch())
+    with pytest.raises(JobMismatch):
+        passage.admit("invoice-43")
+    assert passage.judge(503).slug == "job-mismatch"
+    passage.admit("invoice-42")
+    assert passage.judge(503) is None
+
+
 def test_a_websocket_is_refused_before_it_is_accepted(gate):
     """One handshake can't vouch for what follows: closed unless the route is exempt."""
     reached, sent = [], []

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from sinkfence.demo.servers.postgres import postgres
-from sinkfence.errors import SchemaMismatch
-from sinkfence_postgres import PostgresSink, install
+from sinkfence.errors import SchemaMismatch, StaleToken
+from sinkfence_postgres import PostgresSink, install, transaction
 
 
 @pytest.fixture(scope="module")
@@ -89,3 +89,25 @@ def test_an_owner_role_that_somebody_else_can_use_is_refused(cluster, admin, pla
         for (grantor,) in conn.execute(grants).fetchall():
             conn.execute(f"revoke sinkfence_owner from two granted by {grantor} cascade")
     installed(login(cluster, "of_two"))
+
+
+def test_a_transaction_may_go_on_as_a_role_that_knows_nothing_of_sinkfence(own_db, token):
+    """SET LOCAL ROLE, as row security is used: the commit is confirmed and checked all the same."""
+    tenant = f"tenant_{token().job_id.encode().hex()[:20]}"
+    own_db.admin.execute(f"create role {tenant}; grant insert on entry to {tenant}")
+    own_db.admin.execute(f"grant usage on all sequences in schema public to {tenant}")
+    try:
+        own_db.arm(token())
+        with own_db.connect() as conn, transaction(conn, token()):
+            conn.execute(f"set local role {tenant}")
+            conn.execute("insert into entry (note) values ('by a tenant')")
+        own_db.arm(token(1))
+        with own_db.connect() as conn, pytest.raises(StaleToken), transaction(conn, token()):
+            raise AssertionError
+        with own_db.connect() as conn, pytest.raises(StaleToken), transaction(conn, token(1)):
+            conn.execute(f"set local role {tenant}")
+            conn.execute("insert into entry (note) values ('late')")
+            own_db.arm(token(2))
+        assert own_db.notes() == ["by a tenant"]
+    finally:
+        own_db.admin.execute(f"drop owned by {tenant}; drop role {tenant}")

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple
 
 import psycopg
 import psycopg_pool
@@ -521,3 +522,20 @@ def test_arming_is_idempotent_and_races_safely(db, token, pool_of_threads):
         outcomes = list(pool_of_threads.map(outcome, range(40)))
     assert set(outcomes) <= {None, StaleToken}
     assert db.mark(token().job_id) == (token(9).generation, token(9).owner)
+
+
+def test_an_eviction_that_is_overtaken_is_stale_whatever_the_default_isolation(db, token):
+    """A newer owner arms while it waits for the mark: 40001 under REPEATABLE READ, sent again StaleToken."""
+    db.arm(token())
+    strict = sinkfence_postgres.PostgresSink(
+        f"{db.dsn}?options=-cdefault_transaction_isolation%3Drepeatable%5C%20read"
+    )
+    with db.connect() as newer, ThreadPoolExecutor(1) as pool:
+        newer.execute("select sinkfence.arm(%s, %s, %s)", astuple(token(2)))
+        arming = pool.submit(strict.arm, token(1), evict=True)
+        db.wait_until(
+            "exists (select from pg_stat_activity where wait_event_type = 'Lock' and query like '%%evict%%')"
+        )
+        newer.commit()
+        with pytest.raises(StaleToken):
+            arming.result()
