@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 from sinkfence.errors import NotEnforced
 from sinkfence_postgres import sessions
+from sinkfence_postgres.refusals import has_failed
 from sinkfence_postgres.statements import Query
 from sinkfence_postgres.watch import Guard
 
@@ -152,48 +154,74 @@ def begun(tx: Any) -> AbstractContextManager[Any]:
     return block
 
 
-def driver(tx: Any) -> Any:
-    """Return the driver's own connection."""
-    return tx if is_psycopg(tx) else core(tx).connection.driver_connection
+def flush(tx: Any) -> None:
+    """Write what a session still holds back: it belongs before the last look at its transaction."""
+    if is_a(tx, SESSION):
+        tx.flush()
+
+
+_observed: Final[WeakKeyDictionary[Any, Guard]] = WeakKeyDictionary()
+# By psycopg's connection, or SQLAlchemy's transaction. Keeps none from the garbage collector: what is
+# dropped without close() goes back to its pool.
+
+
+def observed(tx: Any) -> Guard:
+    """Return the guard of a transaction of the user's own, which tells later on what became of it.
+
+    Under SQLAlchemy the driver's connection isn't looked at afterwards: it may be closed then, or another's.
+    """
+    key: Any = tx if is_psycopg(tx) else core(tx).get_transaction()
+    if (known := _observed.get(key)) and known.is_open():
+        return known
+    held = ref(key)
+    if is_psycopg(tx):
+        guard = Guard(
+            lambda: (conn := held()) is not None and is_open(conn),
+            aborted=lambda: status(held()) == INERROR,
+            failed=lambda: (conn := held()) is None or bool(not conn.closed and conn.info.error_message),
+            sent=True,
+        )
+    else:
+        from sqlalchemy import event
+
+        guard = Guard(lambda: (root := held()) is not None and root.is_active)
+        for target, moment, hear in (
+            (core(tx), "commit", _committing),
+            (core(tx).dialect, "handle_error", _failing),
+        ):
+            if not event.contains(target, moment, hear):
+                event.listen(target, moment, hear)
+    _observed[key] = guard
+    return guard
+
+
+def _committing(conn: sqlalchemy.Connection) -> None:
+    """Before COMMIT is sent: an aborted transaction is rolled back by it, and nobody is told."""
+    guard, driver = _guard_on(conn), conn.connection.driver_connection
+    if guard is None:
+        return
+    guard.undone = status(driver) == INERROR
+    if guard.suspect and status(driver) is None:  # asyncpg doesn't tell, but the server does
+        try:
+            conn.exec_driver_sql("SELECT 1")
+        except Exception as exc:
+            if not has_failed(exc):
+                raise
+            guard.undone = True
+    guard.sent = not guard.undone
+
+
+def _failing(context: Any) -> None:
+    """An error after COMMIT was sent is the answer to it; one before may have aborted the transaction."""
+    if guard := _guard_on(context.connection):
+        guard.refused, guard.suspect = guard.sent, True
+
+
+def _guard_on(conn: sqlalchemy.Connection | None) -> Guard | None:
+    root = None if conn is None else conn.get_transaction()
+    return None if root is None else _observed.get(root)
 
 
 def status(driver: Any) -> int | None:
     """Return what libpq knows of the transaction; None for a driver without libpq."""
     return getattr(getattr(driver, "info", None), "transaction_status", None)
-
-
-def observed(tx: Any, watched: bool) -> Guard:
-    """Return how to look at a guarded transaction of the user's own later on; watched: at its COMMIT, too."""
-    if is_psycopg(tx):
-        return Guard(tx, lambda: is_open(tx), failed=lambda: failed(tx), aborted=lambda: aborted(tx))
-    conn, raw = core(tx), driver(tx)
-    root, sent = conn.get_transaction(), list[bool]()
-
-    # Called before COMMIT is sent. An aborted transaction is rolled back by it, and nobody is told.
-    def committing(conn: sqlalchemy.Connection) -> None:
-        if conn.get_transaction() is root and status(raw) != INERROR:
-            sent.append(True)
-
-    if watched:  # for one request: listeners stay with their connection
-        from sqlalchemy import event
-
-        event.listen(conn, "commit", committing)
-    return Guard(
-        tx,
-        lambda: root is not None and root.is_active,
-        lambda: bool(sent),
-        lambda: failed(raw),
-        lambda: aborted(raw),
-    )
-
-
-def aborted(driver: Any) -> bool | None:
-    """Whether the transaction is aborted; None without libpq."""
-    known = status(driver)
-    return None if known is None else known == INERROR
-
-
-def failed(driver: Any) -> bool:
-    """Whether the last statement was refused, or the transaction is aborted; False without libpq."""
-    message = getattr(getattr(driver, "info", None), "error_message", None)
-    return status(driver) == INERROR or bool(message)

@@ -91,7 +91,7 @@ def timed_out(exc: BaseException) -> bool:
     return sqlstate(exc) == "55P03"
 
 
-def aborted(exc: BaseException) -> bool:
+def has_failed(exc: BaseException) -> bool:
     """Whether the transaction had failed before (25P02, in_failed_sql_transaction)."""
     return sqlstate(exc) == "25P02"
 

@@ -30,9 +30,6 @@ class Query:
         return re.sub(r":(\w+)", r"%(\1)s", self.sql)
 
 
-PROBE: Final = Query("SELECT 1", {})
-"""Refused by a transaction that is aborted."""
-
 FROM_TOKENS: Final = (
     " FROM ROWS FROM (pg_catalog.unnest(cast(:job_ids AS pg_catalog.text[])), "
     "pg_catalog.unnest(cast(:generations AS bigint[])), "

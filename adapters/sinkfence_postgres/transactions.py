@@ -80,8 +80,7 @@ def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:
     attempt = Attempt(statements.shown(bearers), ours=True)
     with translating(attempt):
         connections.run(tx_, statements.guard(attempt.bearers, lock))
-    watched = watch.over(attempt.bearers) is not None
-    watch.guarded(attempt.bearers, connections.observed(tx_, watched))
+    watch.guarded(attempt.bearers, connections.observed(tx_))
 
 
 @contextmanager
@@ -118,6 +117,7 @@ def transaction(tx: Tx, *bearers: Bearer) -> Generator[Tx]:
             # with the tag ROLLBACK. One that the block has ended behind the driver's back was followed by
             # another, which nothing guards. And a connection that is broken is known before COMMIT is sent.
             connections.settle(tx_)
+            connections.flush(tx_)
             attempt.ours = True
             connections.run(tx_, statements.confirm(attempt.bearers))
             attempt.ours = False
@@ -130,7 +130,8 @@ def transaction(tx: Tx, *bearers: Bearer) -> Generator[Tx]:
 def translated() -> Generator[None]:
     """Surround a commit of one's own: errors are raised as what they are, as by `transaction`.
 
-    Let them out: what the block swallows on a connection of psycopg's or asyncpg's is not always seen.
+    Let them out: of psycopg's own connection, unlike SQLAlchemy's, no more is known afterwards than that its
+    transaction has ended. What ended it inside, if it was no COMMIT, isn't seen.
 
     Raises:
         StaleToken, GenerationConflict, NotArmed, JobMismatch, MissingToken: nothing was applied.
@@ -138,6 +139,5 @@ def translated() -> Generator[None]:
         SinkfenceError: an error that was swallowed had aborted the transaction: COMMIT has rolled it back.
             Seen where the transaction was guarded in the same thread or task.
     """
-    aborted = [guard for guard in watch.open_here() if guard.aborted()]
-    with watch.whole(aborted), watch.commit(), translating(Attempt(committing=True)):
+    with watch.commit(), translating(Attempt(committing=True)):
         yield

@@ -13,26 +13,32 @@ from sinkfence.tokens import Token
 
 @dataclass(slots=True, eq=False)
 class Guard:
-    """One guarded transaction."""
+    """One guarded transaction. Refers to nothing strongly: it must not keep a connection from its pool."""
 
-    tx: object
-    """What was guarded: a connection or a session."""
     look: Callable[[], bool]
     """Whether it is open, asked of its connection, which may begin another afterwards."""
-    sent: Callable[[], bool] = lambda: True
-    """Whether a COMMIT that can succeed was sent for it. psycopg doesn't tell: True."""
+    aborted: Callable[[], bool] = lambda: False
+    """psycopg: whether its COMMIT would "succeed" as a ROLLBACK."""
     failed: Callable[[], bool] = lambda: False
-    """Whether the last statement on its connection failed, or the transaction has. asyncpg doesn't tell."""
-    aborted: Callable[[], bool | None] = lambda: None
-    """Whether its COMMIT would "succeed" as a ROLLBACK. asyncpg doesn't tell: None."""
-    task: object = None
-    """The task that has guarded it, and alone may use it now."""
+    """psycopg: whether the last statement on its connection has."""
+    sent: bool = False
+    """Whether a COMMIT that can succeed was sent for it. psycopg doesn't tell: True."""
+    refused: bool = False
+    """Whether the answer to it was an error."""
+    undone: bool = False
+    """Whether COMMIT was sent for an aborted transaction, and has rolled it back."""
+    suspect: bool = False
+    """Whether a statement has failed before."""
     closed: bool = False
 
     def is_open(self) -> bool:
         """Whether it is open; once it was seen closed it stays so."""
         self.closed = self.closed or not self.look()
         return not self.closed
+
+    def is_committed(self) -> bool:
+        """Whether its COMMIT has succeeded, for all that is known."""
+        return not self.is_open() and self.sent and not self.refused and not self.failed()
 
 
 _guards: ContextVar[tuple[Guard, ...]] = ContextVar("sinkfence_postgres_guards", default=())
@@ -41,25 +47,14 @@ _guards: ContextVar[tuple[Guard, ...]] = ContextVar("sinkfence_postgres_guards",
 
 def guarded(tokens: Collection[Token], guard: Guard) -> None:
     """Remember a guard in a transaction that the user commits."""
-    _guards.set((*(other for other in open_here() if other.tx is not guard.tx), guard))
-    if watch := over(tokens):
+    _guards.set((*(other for other in open_here() if other is not guard), guard))
+    if (watch := over(tokens)) and guard not in watch.guards:
         watch.guards.append(guard)
 
 
 def open_here() -> list[Guard]:
     """Return the guards that were made in this context, and whose transactions are open."""
     return [guard for guard in _guards.get() if guard.is_open()]
-
-
-@contextmanager
-def whole(aborted: Collection[Guard]) -> Generator[None]:
-    """Surround the user's own commit: of what is aborted, it must not be believed."""
-    yield
-    if not all(guard.is_open() for guard in aborted):
-        raise SinkfenceError(
-            "nothing was applied: the guarded transaction was aborted by an error that was swallowed, "
-            "and COMMIT has rolled it back without saying so"
-        )
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +79,7 @@ class Watch:
     def applied(self) -> bool:
         """Whether a guarded transaction was committed, or may have been."""
         ended = (guard for guard in list(self.guards) if not guard.is_open())
-        return self.done or self.doubted or any(guard.sent() for guard in ended)
+        return self.done or self.doubted or any(guard.sent for guard in ended)
 
 
 _current: ContextVar[Watch | None] = ContextVar("sinkfence_postgres_watch", default=None)
@@ -137,7 +132,7 @@ def block(tokens: Collection[Token]) -> Generator[Callable[[], None]]:
     def done() -> None:
         watch.done = True
 
-    guard = Guard(None, lambda: True)
+    guard = Guard(lambda: True)
     watch.guards.append(guard)
     try:
         yield done
@@ -147,17 +142,38 @@ def block(tokens: Collection[Token]) -> Generator[Callable[[], None]]:
 
 @contextmanager
 def commit() -> Generator[None]:
-    """Surround the user's own commit: what was guarded and open before, and isn't after, is committed."""
+    """Surround the user's own commit, and judge each transaction that ends inside, begun there or before.
+
+    Raises:
+        SinkfenceError: one of this context was aborted, and its COMMIT has rolled it back.
+    """
     watch = _current.get()
-    if watch is None:
-        yield
-        return
-    before = [guard for guard in list(watch.guards) if guard.is_open() and not guard.failed()]
+
+    def known() -> set[Guard]:
+        return {*_guards.get(), *(watch.guards if watch else ())}
+
+    past = {guard for guard in known() if not guard.is_open()}
+    aborted = {guard for guard in known() - past if guard.aborted()}
     try:
         yield
     except SinkfenceError as error:
-        if len(before) == 1 and getattr(error, "token", None) == watch.token:
-            watch.guards.remove(before[0])  # it is what was refused, as a whole
+        if watch and getattr(error, "token", None) == watch.token:
+            ours = [guard for guard in watch.guards if guard not in past]
+            if len(ours) == 1:
+                watch.guards.remove(ours[0])  # it is what was refused, as a whole
         raise
-    if any(not guard.is_open() and guard.sent() and not guard.failed() for guard in before):
+    ended = {guard for guard in known() - past if not guard.is_open()}
+    committed = {guard for guard in ended - aborted if guard.is_committed()}
+    if watch and not committed.isdisjoint(watch.guards):
         watch.done = True
+    here = ended.intersection(_guards.get())
+    if any(guard.undone for guard in here):
+        raise SinkfenceError(
+            "the guarded transaction was rolled back: an error that was swallowed had aborted it, "
+            "and COMMIT doesn't say so"
+        )
+    if here & aborted and not committed:
+        raise SinkfenceError(
+            "the guarded transaction was rolled back, unless a savepoint has saved it: an error that was "
+            "swallowed had aborted it, and COMMIT doesn't say so"
+        )

@@ -463,7 +463,7 @@ def test_a_guard_of_some_of_the_tokens_is_not_enough(db, token):
             guard(conn, one)
 
 
-ABORTED = "nothing was applied: the guarded transaction was aborted"
+ABORTED = "the guarded transaction was rolled back"
 
 
 @pytest.mark.parametrize("kind", ["psycopg", "connection", "session", "psycopg2"])

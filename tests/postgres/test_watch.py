@@ -1,13 +1,18 @@
 """What a request's watch has seen, and what it survives."""
 
+import contextlib
+import gc
 from contextvars import copy_context
 
+import psycopg
+import psycopg_pool
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import orm
+from sqlalchemy.ext import asyncio as sa_aio
 
-from sinkfence import StaleToken, Token
-from sinkfence_postgres import guard, transaction, translated, watch
+from sinkfence import SinkfenceError, StaleToken, Token
+from sinkfence_postgres import aio, guard, transaction, translated, watch
 
 
 def test_a_response_that_is_dropped_elsewhere_leaves_the_watch_of_a_request_under_way_alone():
@@ -114,3 +119,195 @@ def test_what_was_refused_as_a_whole_was_not_applied(db, token):
     assert mine.refused is refused.value
     assert mine.applied
     engine.dispose()
+
+
+POOLS = {
+    "closed on return": {"poolclass": sa.NullPool},
+    "overflow": {"pool_size": 1, "max_overflow": 1},
+    "kept": {},
+}
+
+DEFERRED = "create temp table x (x int unique deferrable initially deferred) on commit drop"
+
+
+@contextlib.contextmanager
+def engine_of(db, driver, pool):
+    """An engine whose next connection is closed, or kept, when it is returned."""
+    engine = sa.create_engine(db.url(driver), **POOLS[pool])
+    idle = [engine.connect() for _ in range(pool == "overflow")]
+    yield engine
+    for conn in idle:
+        conn.close()
+    engine.dispose()
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+@pytest.mark.parametrize("refused", [False, True])
+def test_what_becomes_of_the_connection_after_its_commit_says_nothing(db, token, driver, pool, refused):
+    """A COMMIT is judged by its own answer, also where its connection is closed on return to the pool."""
+    db.arm(token())
+    with engine_of(db, driver, pool) as engine, watch.entered(token()) as mine:
+        with orm.Session(engine) as session:
+            guard(session, token())
+            session.execute(sa.text(DEFERRED))
+            session.execute(sa.text("insert into x values (1), (:x)"), {"x": 1 if refused else 2})
+            with translated():
+                try:
+                    session.commit()
+                except sa.exc.IntegrityError:
+                    session.rollback()
+        assert mine.committed is not refused
+
+
+def test_an_error_of_another_user_of_the_connection_says_nothing(db, token):
+    """A connection that has gone on to its next user inside `translated` tells nothing of the last one."""
+    db.arm(token())
+    engine = sa.create_engine(db.url(), pool_size=1, max_overflow=0)
+    with watch.entered(token()) as mine, orm.Session(engine) as session, contextlib.ExitStack() as stack:
+        guard(session, token())
+        with translated():
+            session.commit()
+            conn = stack.enter_context(engine.connect())
+            with contextlib.suppress(sa.exc.DBAPIError):
+                conn.execute(sa.text("select 1/0"))
+        assert mine.committed
+    engine.dispose()
+
+
+def test_a_connection_of_psycopg_that_is_closed_inside_has_committed(db, token):
+    """psycopg's own block commits and closes."""
+    db.arm(token())
+    with watch.entered(token()) as mine:
+        conn = db.connect()
+        guard(conn, token())
+        with translated(), conn:
+            pass
+        assert mine.committed
+    with watch.entered(token()) as mine:
+        with translated(), psycopg_pool.ConnectionPool(db.dsn, min_size=1, open=True) as pool:
+            with pool.connection() as conn:
+                guard(conn, token())
+        assert mine.committed
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+@pytest.mark.parametrize("end", ["commit", "refused", "aborted", "rollback"])
+def test_a_commit_is_judged_by_its_answer_asynchronously(db, token, driver, end):
+    """With asyncpg too a COMMIT that was refused, or has rolled back, is none, though the block goes on."""
+    db.arm(token())
+
+    async def work(session):
+        await aio.guard(session, token())
+        await session.execute(sa.text(DEFERRED))
+        await session.execute(sa.text(f"insert into x values (1), ({1 if end == 'refused' else 2})"))
+        async with aio.translated():
+            try:
+                if end == "aborted":
+                    with contextlib.suppress(sa.exc.DBAPIError):
+                        await session.execute(sa.text("select 1/0"))
+                await (session.rollback() if end == "rollback" else session.commit())
+            except sa.exc.IntegrityError:
+                await session.rollback()
+
+    async def run():
+        with watch.entered(token()) as mine:
+            async with db.async_engine(driver) as engine, sa_aio.AsyncSession(engine) as session:
+                if end == "aborted":
+                    with pytest.raises(SinkfenceError, match="was rolled back"):
+                        await work(session)
+                else:
+                    await work(session)
+            return mine.committed
+
+    assert db.run(run()) is (end == "commit")
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "session", "block"])
+def test_a_guard_that_is_made_inside_translated_counts(db, token, kind):
+    """The transaction may begin and end inside."""
+    db.arm(token())
+    with watch.entered(token()) as mine, db.engine() as engine:
+        if kind == "psycopg":
+            with db.connect() as conn, translated():
+                guard(conn, token())
+                conn.commit()
+        elif kind == "session":
+            with translated(), orm.Session(engine) as session, session.begin():
+                guard(session, token())
+        else:
+            with translated(), engine.connect() as conn:
+                guard(conn, token())
+                conn.commit()
+        assert mine.committed
+
+
+def test_what_was_mended_inside_translated_is_a_success(db, token):
+    """Whether a COMMIT is one is known when it is sent, and not at the beginning of the block."""
+    db.arm(token())
+    with watch.entered(token()) as mine, db.engine() as engine, orm.Session(engine) as session:
+        guard(session, token())
+        session.execute(sa.text("insert into entry (note) values ('mended')"))
+        savepoint = session.begin_nested()
+        with pytest.raises(sa.exc.DBAPIError):
+            session.execute(sa.text("select 1/0"))
+        with translated():
+            savepoint.rollback()
+            session.commit()
+        assert mine.committed
+    assert db.notes() == ["mended"]
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "sqlalchemy"])
+def test_one_that_has_failed_and_is_rolled_back_does_not_speak_for_another(db, token, kind):
+    """To tidy up one transaction and commit another is a success."""
+    db.arm(token())
+    with contextlib.ExitStack() as stack:
+        if kind == "psycopg":
+            failed, fine = (stack.enter_context(db.connect()) for _ in range(2))
+            sql = str
+        else:
+            engine = stack.enter_context(db.engine())
+            failed, fine = (stack.enter_context(orm.Session(engine)) for _ in range(2))
+            sql = sa.text
+        mine = stack.enter_context(watch.entered(token()))
+        guard(failed, token())
+        with pytest.raises((psycopg.Error, sa.exc.DBAPIError)):
+            failed.execute(sql("select 1/0"))
+        guard(fine, token())
+        fine.execute(sql("insert into entry (note) values ('fine')"))
+        with translated():
+            failed.rollback()
+            fine.commit()
+        assert mine.committed
+    assert db.notes() == ["fine"]
+
+
+@pytest.mark.parametrize("kind", ["connection", "session"])
+def test_a_guarded_connection_that_is_dropped_goes_back_to_its_pool(db, token, kind):
+    """The guard keeps nothing from the garbage collector, inside a request and elsewhere."""
+    db.arm(token())
+    engine = sa.create_engine(db.url(), pool_size=1, max_overflow=0, pool_timeout=1)
+    for entered in (contextlib.nullcontext(), watch.entered(token())):
+        with entered as mine:
+            for _ in range(2):
+                tx = engine.connect() if kind == "connection" else orm.Session(engine)
+                guard(tx, token())
+                del tx
+                gc.collect()
+            assert mine is None or not mine.committed
+    assert engine.pool.checkedout() == 0
+    engine.dispose()
+
+
+def test_a_guarded_connection_of_psycopg_that_is_dropped_has_not_committed(db, token):
+    """Nothing is known of it but that it is gone."""
+    db.arm(token())
+    with watch.entered(token()) as mine:
+        conn = db.connect()
+        guard(conn, token())
+        guarded = [conn]
+        del conn
+        with translated(), pytest.warns(ResourceWarning):
+            guarded.clear()
+        assert not mine.committed
