@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_postgres import connections, installation, statements, watch
-from sinkfence_postgres.refusals import aborted, refusal, repeatable, timed_out
+from sinkfence_postgres.refusals import refusal, repeatable, timed_out
 from sinkfence_postgres.sink import ATTEMPTS, IN_FLIGHT, checked
 from sinkfence_postgres.statements import Query
 from sinkfence_postgres.transactions import Attempt, translating
@@ -55,11 +54,8 @@ async def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:
     attempt = Attempt(statements.shown(bearers), ours=True)
     with translating(attempt):
         await _run(tx_, statements.guard(attempt.bearers, lock))
-    watched, own = watch.over(attempt.bearers) is not None, connections.is_psycopg(tx_)
     look = connections.observed
-    seen = look(tx_, watched) if own else await tx_.run_sync(look, watched)
-    seen.tx, seen.task = tx_, asyncio.current_task()
-    watch.guarded(attempt.bearers, seen)
+    watch.guarded(attempt.bearers, look(tx_) if connections.is_psycopg(tx_) else await tx_.run_sync(look))
 
 
 @asynccontextmanager
@@ -77,6 +73,8 @@ async def transaction(tx: Tx, *bearers: Bearer) -> AsyncGenerator[Tx]:
             attempt.ours = False
             yield tx
             await _settle(tx_)
+            if not connections.is_psycopg(tx_):
+                await tx_.run_sync(connections.flush)
             attempt.ours = True
             await _run(tx_, statements.confirm(attempt.bearers))
             attempt.ours = False
@@ -88,8 +86,7 @@ async def transaction(tx: Tx, *bearers: Bearer) -> AsyncGenerator[Tx]:
 @asynccontextmanager
 async def translated() -> AsyncGenerator[None]:
     """As `sinkfence_postgres.translated`."""
-    aborted = [guard for guard in watch.open_here() if await _aborted(guard)]
-    with watch.whole(aborted), watch.commit(), translating(Attempt(committing=True)):
+    with watch.commit(), translating(Attempt(committing=True)):
         yield
 
 
@@ -160,17 +157,6 @@ async def _settle(tx: Any) -> None:
     if connections.is_psycopg(tx) and tx.info.pipeline_status:
         async with tx.pipeline() as pipeline:
             await pipeline.sync()
-
-
-async def _aborted(guard: watch.Guard) -> bool:
-    known = guard.aborted()
-    if known is not None or guard.task is not asyncio.current_task():  # another task may be using it
-        return bool(known)
-    try:
-        await _run(guard.tx, statements.PROBE)
-    except Exception as exc:  # noqa: BLE001  # what else is wrong, the commit will say
-        return aborted(exc)
-    return False
 
 
 async def _refuse_unfit(tx: Any) -> None:
