@@ -190,3 +190,29 @@ def test_two_phase_commit_is_refused(db, token, driver):
     with db.engine(driver) as engine, engine.connect() as conn, conn.begin_twophase():
         with pytest.raises(NotEnforced, match="two-phase"):
             guard(conn, token())
+
+
+@pytest.mark.parametrize("half", ["sync", "async"])
+def test_what_ends_the_transaction_while_a_session_is_flushed_is_seen(db, token, half):
+    """What a session holds back is written before the last look at its transaction."""
+    db.arm(token())
+
+    def ends(session, *_):
+        session.connection().exec_driver_sql("COMMIT")
+        db.arm(token(1))
+
+    async def run():
+        async with db.async_engine() as engine, sa_aio.AsyncSession(engine) as session:
+            sa.event.listen(session.sync_session, "before_flush", ends)
+            async with aio.transaction(session, token()):
+                session.add(Entry(note="late"))
+
+    with pytest.raises(NotEnforced, match="has ended"):
+        if half == "async":
+            db.run(run())
+        else:
+            with db.engine() as engine, orm.Session(engine) as session:
+                sa.event.listen(session, "before_flush", ends)
+                with transaction(session, token()):
+                    session.add(Entry(note="late"))
+    assert db.notes() == []
