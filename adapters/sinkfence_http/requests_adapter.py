@@ -25,7 +25,6 @@ from sinkfence_http import wire
 from sinkfence_http.calls import Call
 
 Sign = Callable[[Token], str]
-Transmit = Callable[..., requests.Response]
 _NOWHERE: Final = (InvalidURL, InvalidSchema)  # raised before a connection is looked for
 
 
@@ -126,7 +125,7 @@ class _Caller:
 
     def call(
         self,
-        transmit: Transmit,
+        transmit: Callable[..., requests.Response],
         request: requests.PreparedRequest,
         timeout: Any,
         settings: dict[str, Any],
