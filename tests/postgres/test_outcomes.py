@@ -45,7 +45,10 @@ class Proxy:
         self.thread.start()
 
     def serve(self) -> None:
-        client, _ = self.listener.accept()
+        try:
+            client, _ = self.listener.accept()
+        except OSError:  # closed before anybody came
+            return
         server = socket.create_connection(self.target)
         answers = threading.Thread(target=self.pump, args=(server, client))
         self.committing = False
@@ -76,6 +79,8 @@ class Proxy:
         sock.close()
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)  # close() alone leaves accept() waiting
         self.listener.close()
         self.thread.join()
 
