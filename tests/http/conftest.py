@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import http.client
 import itertools
 import json
@@ -22,6 +23,15 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 NUMBERS = itertools.count(1)
+
+
+_prctl = getattr(ctypes.CDLL(None), "prctl", None)
+
+
+def end_with_parent() -> None:
+    """In a child: have the system end it when its parent is killed (prctl(2), PR_SET_PDEATHSIG)."""
+    if _prctl is not None:
+        _prctl(1, signal.SIGKILL)
 
 
 @dataclass
@@ -183,6 +193,7 @@ def start_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
                 stdout=output,
                 stderr=output,
                 env=environment,
+                preexec_fn=end_with_parent,  # noqa: PLW1509  # a system call, and nothing that takes a lock
             )
         service = Service(listener.getsockname()[1], process, log)
         listener.close()
