@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sinkfence.errors import SchemaMismatch
 from sinkfence_postgres import connections
@@ -14,6 +14,9 @@ from sinkfence_postgres.refusals import message, sqlstate
 if TYPE_CHECKING:
     import psycopg
     import sqlalchemy
+
+PARTS: Final = ("roles", "schema", "marks", "guard", "arm", "grants")
+"""The files of `schema/`, in the order in which they need each other. Each grants what is its own."""
 
 
 def install(conn: psycopg.Connection[Any] | sqlalchemy.Connection) -> None:
@@ -41,8 +44,13 @@ def install(conn: psycopg.Connection[Any] | sqlalchemy.Connection) -> None:
 
 
 def schema() -> str:
-    """Return the installation script, one statement."""
-    return resources.files("sinkfence_postgres").joinpath("schema.sql").read_text("utf-8")
+    """Return the installation script, one statement: `install.sql` with the parts inside."""
+    folder = resources.files("sinkfence_postgres") / "schema"
+
+    def read(part: str) -> str:
+        return (folder / f"{part}.sql").read_text("utf-8")
+
+    return read("install").replace("  -- PARTS\n", "\n".join(map(read, PARTS)))
 
 
 def script(tx: Any) -> None:

@@ -11,9 +11,11 @@ from model.invariants import MEANING
 from model.stories import report, verdict
 from model.variants import VARIANTS
 
+from sinkfence_postgres.installation import schema
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "explanation" / "model.md").read_text()
-SQL = (ROOT / "adapters" / "sinkfence_postgres" / "schema.sql").read_text()
+SQL = schema()
 
 
 def table(heading):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from mutants.mutant import Edit, Mutant
 
-SCHEMA = "adapters/sinkfence_postgres/schema.sql"
+MARKS = "adapters/sinkfence_postgres/schema/marks.sql"
+GUARD = "adapters/sinkfence_postgres/schema/guard.sql"
+ARM = "adapters/sinkfence_postgres/schema/arm.sql"
 AIO = "adapters/sinkfence_postgres/aio.py"
 TRANSACTIONS = "adapters/sinkfence_postgres/transactions.py"
 
@@ -20,7 +22,7 @@ POSTGRES: tuple[Mutant, ...] = (
         "what a paused worker still had to write lands on top of its successor's work",
         (
             Edit(
-                SCHEMA,
+                GUARD,
                 "    perform sinkfence.judge(job_id, generation, owner, seen, seen_owner);\n  end $fn$;\n\n"
                 "  -- The seal:",
                 "  end $fn$;\n\n  -- The seal:",
@@ -33,7 +35,7 @@ POSTGRES: tuple[Mutant, ...] = (
         "postgres.takeover",
         "L1",
         "an owner's own writes are refused",
-        (Edit(SCHEMA, "elsif mark > generation then", "elsif mark >= generation then"),),
+        (Edit(MARKS, "elsif mark > generation then", "elsif mark >= generation then"),),
         promise="D1 equal-accepted",
     ),
     Mutant(
@@ -41,7 +43,7 @@ POSTGRES: tuple[Mutant, ...] = (
         "postgres.takeover",
         "D9",
         "the check at the start has passed long ago when the paused transaction commits",
-        (Edit(SCHEMA, "      insert into sinkfence.sealed values (job_id, generation, owner);\n", ""),),
+        (Edit(GUARD, "      insert into sinkfence.sealed values (job_id, generation, owner);\n", ""),),
         promise="D9 delayed-after-arm",
     ),
     Mutant(
@@ -49,7 +51,7 @@ POSTGRES: tuple[Mutant, ...] = (
         "postgres.takeover",
         "L2",
         "a worker frozen in mid-transaction keeps its successor out for as long as it is frozen",
-        (Edit(SCHEMA, "deferrable initially deferred", "deferrable initially immediate"),),
+        (Edit(GUARD, "deferrable initially deferred", "deferrable initially immediate"),),
         promise="L2 arm-not-kept-waiting",
     ),
     Mutant(
@@ -76,9 +78,9 @@ POSTGRES: tuple[Mutant, ...] = (
         "D9",
         "a COMMIT that waited for the successor's arming passes by what it saw before it waited",
         (
-            Edit(SCHEMA, LOCK, ""),
+            Edit(GUARD, LOCK, ""),
             Edit(
-                SCHEMA,
+                GUARD,
                 '       where m.job_id = lock_and_judge.job_id collate "C" for share;\n    end if;\n',
                 '       where m.job_id = lock_and_judge.job_id collate "C" for share;\n    end if;\n' + LOCK,
             ),
@@ -91,7 +93,7 @@ POSTGRES: tuple[Mutant, ...] = (
         "the lock is newer than the snapshot that the mark is read by",
         (
             Edit(
-                SCHEMA,
+                GUARD,
                 "function sinkfence.lock_and_judge(job_id text, generation bigint, owner text) returns void\n"
                 "  language plpgsql volatile",
                 "function sinkfence.lock_and_judge(job_id text, generation bigint, owner text) returns void\n"
@@ -104,7 +106,7 @@ POSTGRES: tuple[Mutant, ...] = (
         "postgres.arm_behind_commit",
         "D9",
         "a COMMIT under way is not waited for: the successor reads, and what it has read changes afterwards",
-        (Edit(SCHEMA, LOCK, ""),),
+        (Edit(GUARD, LOCK, ""),),
     ),
     Mutant(
         "no lock in arm",
@@ -113,11 +115,11 @@ POSTGRES: tuple[Mutant, ...] = (
         "the same from the successor's side",
         (
             Edit(
-                SCHEMA,
+                ARM,
                 "        perform pg_advisory_xact_lock(sinkfence.lock_key(job_id));  -- queues fairly",
                 "        null;  -- queues fairly",
             ),
-            Edit(SCHEMA, "      perform pg_advisory_xact_lock(sinkfence.lock_key(old.job_id));\n", ""),
+            Edit(MARKS, "      perform pg_advisory_xact_lock(sinkfence.lock_key(old.job_id));\n", ""),
         ),
     ),
     Mutant(
@@ -127,7 +129,7 @@ POSTGRES: tuple[Mutant, ...] = (
         "under REPEATABLE READ a paused transaction commits by a mark as old as its snapshot",
         (
             Edit(
-                SCHEMA,
+                GUARD,
                 'lock_and_judge.job_id collate "C" for share;',
                 'lock_and_judge.job_id collate "C" for key share;',
             ),
@@ -140,7 +142,7 @@ POSTGRES: tuple[Mutant, ...] = (
         "arming says that the old owner is shut out, and it is not",
         (
             Edit(
-                SCHEMA,
+                ARM,
                 "      on conflict on constraint mark_pkey do update\n"
                 "         set max_generation = excluded.max_generation, owner = excluded.owner, "
                 "raised_at = clock_timestamp()\n"
@@ -157,7 +159,7 @@ POSTGRES: tuple[Mutant, ...] = (
         "one UPDATE by an operator lets every earlier owner in again",
         (
             Edit(
-                SCHEMA,
+                MARKS,
                 "(new.max_generation > old.max_generation\n",
                 "(new.max_generation <> old.max_generation\n",
             ),
@@ -170,7 +172,7 @@ POSTGRES: tuple[Mutant, ...] = (
         "a crash of the server forgets the successor, and the old owner writes again",
         (
             Edit(
-                SCHEMA,
+                ARM,
                 "current_setting('synchronous_commit') in ('off', 'local')",
                 "current_setting('synchronous_commit') in ('never')",
             ),
@@ -183,7 +185,7 @@ POSTGRES: tuple[Mutant, ...] = (
         "after 2^31 acquisitions, or at once where numbers follow a clock, nobody gets in any more",
         (
             Edit(
-                SCHEMA,
+                GUARD,
                 "volatile set search_path = pg_catalog, pg_temp as $fn$\n  declare\n    seen bigint;",
                 "volatile set search_path = pg_catalog, pg_temp as $fn$\n  declare\n    seen integer;",
             ),
@@ -195,7 +197,7 @@ POSTGRES: tuple[Mutant, ...] = (
         "postgres.same_number",
         "D2",
         "after a failover of the store that lost a number two workers write as one",
-        (Edit(SCHEMA, "elsif owner <> mark_owner collate", "elsif owner <> owner collate"),),
+        (Edit(MARKS, "elsif owner <> mark_owner collate", "elsif owner <> owner collate"),),
         promise="D1 conflict-refused",
     ),
     Mutant(

@@ -1,0 +1,16 @@
+  -- Our triggers fire under session_replication_role = replica, too. Again, after DISABLE TRIGGER, or an ENABLE that has
+  -- made them ordinary ones, as pg_restore --disable-triggers does; and not where nothing is amiss: this waits for
+  -- writers under way.
+  declare
+    loose record;
+  begin
+    for loose in select c.oid::regclass as relation, t.tgname from pg_trigger t join pg_class c on c.oid = t.tgrelid
+                  where c.relnamespace = 'sinkfence'::regnamespace and not t.tgisinternal and t.tgenabled <> 'A' loop
+      execute format('alter table %s enable always trigger %I', loose.relation, loose.tgname);
+    end loop;
+  end;
+
+  -- New functions are everybody's until here. What a part grants to sinkfence_writer stays.
+  revoke all on all functions in schema sinkfence from public;
+  revoke all on all tables in schema sinkfence from public;
+  grant execute on function sinkfence.confirm to public;
