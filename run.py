@@ -4,6 +4,7 @@
   demo    play the worked example: two workers, three destinations that refuse the stale one
   test    run the tests (pytest)
   lint    check style, types and import contracts
+  bench   run the benchmarks, all or by name, and show a table of them
   docs    build the documentation into docs/_build/html
   sh      open a shell in the environment, or run a command there
 
@@ -25,8 +26,14 @@ import time
 FLOOR = (3, 11)
 
 # The extra of pyproject.toml that a verb needs, and the extras that include an extra.
-EXTRAS = {"demo": "demo", "test": "test", "lint": "lint", "docs": "docs", "sh": "test"}
-INCLUDED_IN = {"demo": "demo test lint", "test": "test lint", "lint": "lint", "docs": "docs test lint"}
+EXTRAS = {"demo": "demo", "test": "test", "lint": "lint", "docs": "docs", "bench": "bench", "sh": "test"}
+INCLUDED_IN = {
+    "demo": "demo test lint bench",
+    "test": "test lint bench",
+    "lint": "lint",
+    "docs": "docs test lint bench",
+    "bench": "bench",
+}
 
 CHECKS = ["ruff check .", "ruff format --check .", "mypy", "pyright", "lint-imports"]
 
@@ -227,6 +234,7 @@ def run(verb, arguments):
     command = {
         "demo": [PYTHON, os.path.join(VENV, "bin", "sinkfence"), "demo"],
         "test": [PYTHON, "-m", "pytest"],
+        "bench": [PYTHON, os.path.join("tests", "bench")],
         "docs": [PYTHON, "-m", "sphinx", "-Wn", "--keep-going", "docs", "docs/_build/html"],
         "sh": [] if arguments else [variables.get("SHELL", "/bin/sh")],
     }[verb] + arguments

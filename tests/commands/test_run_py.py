@@ -25,7 +25,7 @@ b==2.0 ; python_version < '3.13' \\
     --hash=sha256:00
 """
 
-EXTRAS = ("demo", "test", "lint", "docs")
+EXTRAS = ("demo", "test", "lint", "docs", "bench")
 
 
 @pytest.fixture
