@@ -133,24 +133,26 @@ def test_the_clock_is_read_after_the_wait_for_the_row(
     assert (grant.lease_until - before).total_seconds() >= 10
 
 
+@pytest.mark.parametrize("call", ["renew", "reacquire_above"])
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
 @pytest.mark.parametrize(
     "keeping", ["SELECT FROM sinkfence_lease FOR UPDATE", "UPDATE sinkfence_lease SET result = NULL"]
 )
-def test_what_a_renewal_waits_for_its_row_is_not_taken_off_the_lease(
-    pg: SqlStore, admin: psycopg.Connection, pg_url: str, keeping: str, ends: str
+def test_what_a_call_waits_for_its_row_is_not_taken_off_the_lease(
+    pg: SqlStore, admin: psycopg.Connection, pg_url: str, keeping: str, ends: str, call: str
 ) -> None:
     """Whether the row is changed meanwhile or only locked, the ttl counts from when the lock was had."""
     token = pg.acquire(JOB, "a:1", 10.0).token
+    asked = {"renew": (token, 10.0), "reacquire_above": (token, 41, "a:2", 10.0)}[call]
     with psycopg.connect(pg_url) as other, ThreadPoolExecutor(1) as pool:
         other.execute(keeping)
-        renewing = pool.submit(pg.renew, token, 10.0)
+        extending = pool.submit(getattr(pg, call), *asked)
         wait_until_blocked(admin)
         admin.execute("SELECT pg_sleep(0.05)")  # longer than the clocks' grain
         before = admin.execute("SELECT clock_timestamp()").fetchone()[0]
         getattr(other, ends)()
-        lease_until = renewing.result()
-    assert (lease_until - before).total_seconds() >= 10
+        extending.result()
+    assert (pg.get(JOB).lease_until - before).total_seconds() >= 10
 
 
 def test_one_locked_row_does_not_cost_the_others_their_leases(

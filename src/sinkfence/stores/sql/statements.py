@@ -55,11 +55,16 @@ def acquire(d: Dialect, job_id: str, owner: str, ttl: float, *, by_clock: bool) 
 def reacquire_above(
     d: Dialect, token: Token, n: int, owner: str, ttl: float, *, by_clock: bool
 ) -> Change[Grant | None]:
-    """Replace this token by one above n, if the record is still its own."""
+    """Replace this token by one above n, if the record is its own. The row is locked first, as by renew."""
     above = _next(d, f"{d.greatest}(generation, CAST(:n AS bigint)) + 1", by_clock)
+    held = f"""
+        SELECT job_id AS mine FROM {TABLE}
+         WHERE {_MINE} AND {d.greatest}(generation, CAST(:n AS bigint)) < {MAX_GENERATION}
+           AND {d.patient} {d.lock}"""
     sql = f"""
+        WITH held AS MATERIALIZED ({held})
         UPDATE {TABLE} SET generation = {above}, owner = CAST(:fresh AS text), lease_until = {d.until}
-         WHERE {_MINE} AND {d.greatest}(generation, CAST(:n AS bigint)) < {MAX_GENERATION} AND {d.patient}
+          FROM held WHERE job_id = mine
         RETURNING generation, {d.lease_until}, {d.settled}"""
 
     def took(row: Row) -> Grant | None:
