@@ -1,24 +1,33 @@
-"""What a caller may make of each attempt of a fenced call, whatever library sends it; pure.
+"""What a caller sends, and may make of each answer, whatever library sends it; no I/O.
 
 `Fencing-Status` decides, not the status code alone and never the body: proxies replace bodies, and an
 application has 412s of its own.
+
+A library's shell begins a `Call`, asks it for the header, sends, and tells it what came of that: an answer
+or an error. It is told to return the answer, or to wait and send once more, or the call raises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-from sinkfence.errors import GenerationConflict, NotEnforced, OutcomeUnknown, StaleToken
+from sinkfence.errors import GenerationConflict, LeaseLost, NotEnforced, OutcomeUnknown, StaleToken
+from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_http import wire
+
+Sign = Callable[[Token], str]
 
 ATTEMPTS: Final = 6
 """How often one call is sent at most."""
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
 """Seconds, the bounds of the random pauses between attempts: full jitter, doubling."""
+ARM_TIMEOUT: Final = 10.0
+"""Seconds that each attempt of arming may take."""
 
 _MAY_PASS: Final = frozenset({408, 425, 429})
 # Said by the door before anything ran, or by a handler whose transaction was refused as a whole.
@@ -26,16 +35,51 @@ _NOTHING_RAN: Final = frozenset({"fence-unavailable", "previous-owner-in-flight"
 _UNKNOWN: Final = frozenset({"not-guarded", "outcome-unknown"})
 
 
+class Caller:
+    """One bearer's calls of one service."""
+
+    def __init__(self, bearer: Bearer, sign: Sign | None) -> None:
+        self.bearer = bearer
+        self._sign = sign
+        self._signed: tuple[Token, str] | None = None
+
+    def begin(self, method: str, key: str | None, *, rewindable: bool, repeatable: bool = False) -> Call:
+        """Begin a call, with its Idempotency-Key if it has one; with `repeatable` it needs none.
+
+        Raises:
+            ValueError: the key is malformed.
+            LeaseLost: the bearer's lease is over.
+        """
+        if key is not None:
+            wire.parse_idempotency_key(key)
+        return Call(self, self.bearer.token, method, repeatable or key is not None, rewindable)
+
+    def header(self, token: Token, *, anew: bool) -> str:
+        """Return the value of Fencing-Token. A signed one is kept, so that a service can remember it."""
+        if self._sign is None:
+            return wire.format_token(token)
+        if anew or self._signed is None or self._signed[0] != token:
+            self._signed = token, self._sign(token)
+        return self._signed[1]
+
+    def left(self) -> float | None:
+        """Return what remains of the lease in seconds, None without one."""
+        remaining: Callable[[], float] | None = getattr(self.bearer, "remaining", None)
+        return None if remaining is None else remaining()
+
+
 @dataclass(slots=True)
 class Call:
     """One logical call, over all its attempts."""
 
+    caller: Caller
     token: Token
+    method: str
     repeatable: bool
     """Whether the service may see it twice: it carries an idempotency key."""
     rewindable: bool
     """Whether its body can be sent again from the start."""
-    chance: Callable[[], float]
+    chance: Callable[[], float] = field(default=random.random)
     """From 0 to 1: where in its range each pause lies."""
     attempts: int = 0
     unknown: bool = False
@@ -43,23 +87,52 @@ class Call:
     expired: bool = False
     """Whether the signature was refused as expired, and must be made anew."""
 
-    def answered(
-        self, status: int, fencing_status: str | None, retry_after: str | None, left: float | None
-    ) -> float | None:
-        """Return the seconds to wait before the next attempt, or None: the answer stands.
-
-        `left` is what remains of the lease in seconds, None without one.
+    def attempt(self) -> str:
+        """Begin an attempt, and return its Fencing-Token.
 
         Raises:
-            StaleToken, GenerationConflict: the service has seen a newer owner.
-            NotEnforced: a success by a service that knows nothing of fencing.
+            LeaseLost: the lease is over, and nothing of this call was applied.
+            OutcomeUnknown: it is over, and an attempt before may have been applied.
+        """
+        self.attempts += 1
+        try:
+            token = self.caller.bearer.token
+        except LeaseLost as lost:
+            if self.unknown:
+                raise OutcomeUnknown(f"{self}: sent without an answer, and its lease is over") from lost
+            raise
+        # A body that can't be sent again leaves no second try after token-expired.
+        return self.caller.header(token, anew=self.expired or not self.rewindable)
+
+    def capped(self, seconds: float | None) -> float | None:
+        """Return a timeout that doesn't go beyond the lease."""
+        left = self.caller.left()
+        if left is None:
+            return seconds
+        left = max(left, 0.001)
+        return left if seconds is None else min(seconds, left)
+
+    def answered(self, status: int, headers: Mapping[str, str]) -> float | None:
+        """Return the seconds to wait before the next attempt, or None: the answer stands.
+
+        `headers` is asked by the names' usual spelling.
+
+        Raises:
+            StaleToken, GenerationConflict: the service has seen a newer owner; the bearer was told.
+            NotEnforced: a success by a service that knows nothing of fencing, or a redirect of the write.
             OutcomeUnknown: this attempt, or one before it, may have been applied.
         """
+        if not 200 <= status <= 599:  # an interim answer, say: what became of the request isn't said
+            return self.failed(ConnectionError(f"{status} is no answer"), sent=True)
+        self._redirected(status)
+        fencing_status = headers.get(wire.STATUS)
         said = wire.parse_status(fencing_status)
         word = said.word if said else None
         if said and word in ("stale-token", "generation-conflict"):
             kind = StaleToken if word == "stale-token" else GenerationConflict
-            raise kind(self.token, said.current, earlier_attempt_unknown=self.unknown or said.applied)
+            stale = kind(self.token, said.current, earlier_attempt_unknown=self.unknown or said.applied)
+            self.caller.bearer.lose(stale)
+            raise stale
         if word in _UNKNOWN:
             raise OutcomeUnknown(f"{self}: the service says {word}: its effect may stand. Read it back")
         if 200 <= status < 400:
@@ -74,7 +147,7 @@ class Call:
             self.expired = True
             return 0.0
         nothing_ran = word in _NOTHING_RAN or (fencing_status is None and status in _MAY_PASS)
-        pause = self._again(status, word, retry_after, left, nothing_ran)
+        pause = self._again(status, word, headers.get("Retry-After"), nothing_ran)
         if pause is None and self.unknown:
             raise OutcomeUnknown(
                 f"{self}: an attempt got no answer, and the last one was answered {status} ({word}): "
@@ -82,7 +155,7 @@ class Call:
             )
         return pause
 
-    def failed(self, error: Exception, left: float | None, *, sent: bool) -> float:
+    def failed(self, error: Exception, *, sent: bool) -> float:
         """Return the seconds to wait before the next attempt, after one that got no answer.
 
         Raises:
@@ -93,7 +166,7 @@ class Call:
         # What never left us is safe to send again. What may have arrived is not, without a key: the first
         # may still be on its way, and its effect would come twice.
         if not sent or (self.repeatable and self.rewindable):
-            pause = self._pause(0.0, left)
+            pause = self._pause(0.0)
             if pause is not None:
                 return pause
         if self.unknown:
@@ -102,17 +175,13 @@ class Call:
             ) from error
         raise error
 
-    def redirected(self, method: str | None, status: int) -> None:
+    def _redirected(self, status: int) -> None:
         """Refuse a redirect of the write itself, to wherever it may lead.
 
         307 and 308, and 301 for all but POST, repeat the method (RFC 9110, section 15.4). A transport doesn't
         know how far it is mounted: beyond, no token goes along, and the write would be performed unfenced.
-
-        Raises:
-            NotEnforced: this is one.
-            OutcomeUnknown: and an attempt before it may have been applied.
         """
-        if status in (307, 308) or (status == 301 and method != "POST"):
+        if status in (307, 308) or (status == 301 and self.method != "POST"):
             kind = OutcomeUnknown if self.unknown else NotEnforced
             raise kind(
                 f"{self}: answered {status}, which asks for the write again elsewhere, where no token may "
@@ -120,7 +189,7 @@ class Call:
             )
 
     def _again(
-        self, status: int, word: str | None, retry_after: str | None, left: float | None, nothing_ran: bool
+        self, status: int, word: str | None, retry_after: str | None, nothing_ran: bool
     ) -> float | None:
         passing = status in _MAY_PASS or status >= 500 or word == "request-in-progress"
         if not (passing and self.rewindable and (nothing_ran or self.repeatable)):
@@ -128,9 +197,10 @@ class Call:
         if status >= 500 and not nothing_ran:
             self.unknown = True
         asked = retry_after or ""
-        return self._pause(float(asked) if asked.isascii() and asked.isdigit() else 0.0, left)
+        return self._pause(float(asked) if asked.isascii() and asked.isdigit() else 0.0)
 
-    def _pause(self, least: float, left: float | None) -> float | None:
+    def _pause(self, least: float) -> float | None:
+        left = self.caller.left()
         bound = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self.attempts - 1))
         pause = max(least, self.chance() * bound)
         over = self.attempts >= ATTEMPTS or pause > 60 or (left is not None and pause >= left)
@@ -138,3 +208,22 @@ class Call:
 
     def __str__(self) -> str:
         return f"a call of generation {self.token.generation} of job {self.token.job_id!r}"
+
+
+def check_armed(status: int, headers: Mapping[str, str]) -> None:
+    """Take the answer to arming for what it is.
+
+    Raises:
+        NotEnforced: any other answer than 204 `armed`.
+        OutcomeUnknown: the service can't be asked at present.
+    """
+    said = wire.parse_status(headers.get(wire.STATUS))
+    word = said.word if said else "no Fencing-Status"
+    if status == 204 and word == "armed":
+        return
+    what = f"arming was answered {status} ({word})"
+    if status >= 500:
+        raise OutcomeUnknown(f"{what}: arm again")
+    if word == "unauthentic-token":
+        raise NotEnforced(f"{what}: the service does not trust this token: look at key, issuer, audience")
+    raise NotEnforced(f"{what} and not 204 (armed): nothing there would stop a stale owner")

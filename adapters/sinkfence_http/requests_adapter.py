@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import ssl
 import time
 from collections.abc import Callable
@@ -18,13 +17,10 @@ try:
 except ImportError:
     raise ImportError("the adapter for requests needs requests: pip install 'sinkfence[requests]'") from None
 
-from sinkfence.errors import LeaseLost, NotEnforced, OutcomeUnknown, StaleToken
 from sinkfence.sinks import Bearer
-from sinkfence.tokens import Token
 from sinkfence_http import wire
-from sinkfence_http.calls import Call
+from sinkfence_http.calls import ARM_TIMEOUT, Call, Caller, Sign, check_armed
 
-Sign = Callable[[Token], str]
 _NOWHERE: Final = (InvalidURL, InvalidSchema)  # raised before a connection is looked for
 
 
@@ -51,7 +47,7 @@ class FencedAdapter(HTTPAdapter):
 
     def __init__(self, bearer: Bearer, *, sign: Sign | None = None) -> None:
         super().__init__(max_retries=0)
-        self._caller = _Caller(bearer, sign)
+        self._caller = Caller(bearer, sign)
 
     def send(  # noqa: PLR0917  # as requests has it
         self,
@@ -66,10 +62,7 @@ class FencedAdapter(HTTPAdapter):
         settings = {"stream": stream, "verify": verify, "cert": cert, "proxies": proxies}
         if request.method in wire.SAFE:
             return _final(self.transmit(request, timeout=timeout, **settings))
-        key = request.headers.get(wire.IDEMPOTENCY_KEY)
-        if key is not None:
-            wire.parse_idempotency_key(str(key))
-        return self._caller.call(self.transmit, request, timeout, settings, repeatable=key is not None)
+        return _call(self._caller, self.transmit, request, timeout, settings)
 
     def transmit(self, request: requests.PreparedRequest, **settings: Any) -> requests.Response:
         """Send one request once, as it is."""
@@ -104,96 +97,54 @@ class HttpSink:
         settings: dict[str, Any] = dict(session.merge_environment_settings(self._url, {}, False, None, None))
         mounted = session.get_adapter(self._url)
         transmit = mounted.transmit if isinstance(mounted, FencedAdapter) else mounted.send
-        response = _Caller(bearer, self._sign).call(transmit, request, 10.0, settings, repeatable=True)
-        said = wire.parse_status(response.headers.get(wire.STATUS))
-        word = said.word if said else "no Fencing-Status"
-        if response.status_code == 204 and word == "armed":
-            return
-        what = f"arming was answered {response.status_code} ({word})"
-        if response.status_code >= 500:
-            raise OutcomeUnknown(f"{what}: arm again")
-        if word == "unauthentic-token":
-            raise NotEnforced(f"{what}: the service does not trust this token: look at key, issuer, audience")
-        raise NotEnforced(f"{what} and not 204 (armed): nothing there would stop a stale owner")
+        caller = Caller(bearer, self._sign)
+        response = _call(caller, transmit, request, ARM_TIMEOUT, settings, repeatable=True)
+        check_armed(response.status_code, response.headers)
 
 
-class _Caller:
-    def __init__(self, bearer: Bearer, sign: Sign | None) -> None:
-        self._bearer = bearer
-        self._sign = sign
-        self._signed: tuple[Token, str] | None = None
-
-    def call(
-        self,
-        transmit: Callable[..., requests.Response],
-        request: requests.PreparedRequest,
-        timeout: Any,
-        settings: dict[str, Any],
-        *,
-        repeatable: bool,
-    ) -> requests.Response:
-        call = Call(self._bearer.token, repeatable, _rewindable(request), random.random)
-        while True:
-            call.attempts += 1
-            attempt = self._prepare(call, request)
-            capped = _capped(timeout, self._left())
-            heard = False
-            try:
-                with ExitStack() as unread:
-                    response = transmit(attempt, timeout=capped, **settings)
-                    unread.callback(response.close)
-                    heard = True
-                    response.request = request
-                    call.redirected(request.method, _final(response).status_code)
-                    pause = self._judge(call, response)
-                    if pause is None:
-                        if not settings["stream"]:
-                            _ = response.content
-                        unread.pop_all()
-                        return response
-            except (requests.RequestException, HTTPError) as error:
-                if isinstance(error, requests.RequestException):
-                    error.request = request  # the caller's, which carries no token
-                if isinstance(error, _NOWHERE) or _unverified(error):
-                    raise
-                pause = call.failed(error, self._left(), sent=heard or not _unsent(error))
-            time.sleep(pause)
-
-    def _prepare(self, call: Call, request: requests.PreparedRequest) -> requests.PreparedRequest:
+def _call(
+    caller: Caller,
+    transmit: Callable[..., requests.Response],
+    request: requests.PreparedRequest,
+    timeout: Any,
+    settings: dict[str, Any],
+    *,
+    repeatable: bool = False,
+) -> requests.Response:
+    key: Any = request.headers.get(wire.IDEMPOTENCY_KEY)
+    key = None if key is None else str(key)
+    method = request.method or ""
+    call = caller.begin(method, key, repeatable=repeatable, rewindable=_rewindable(request))
+    while True:
+        attempt = _attempt(call, request)
+        heard = False
         try:
-            token = self._bearer.token
-        except LeaseLost as lost:
-            if call.unknown:
-                raise OutcomeUnknown(f"{call}: sent without an answer, and its lease is over") from lost
-            raise
-        attempt = request.copy()
-        if call.attempts > 1 and isinstance(getattr(request, "_body_position", None), int):
-            rewind_body(attempt)
-        attempt.headers[wire.TOKEN] = self._value(token, anew=call.expired or not call.rewindable)
-        return attempt
+            with ExitStack() as unread:
+                response = transmit(attempt, timeout=_capped(call, timeout), **settings)
+                unread.callback(response.close)
+                heard = True
+                response.request = request
+                pause = call.answered(response.status_code, response.headers)
+                if pause is None:
+                    if not settings["stream"]:
+                        _ = response.content
+                    unread.pop_all()
+                    return response
+        except (requests.RequestException, HTTPError) as error:
+            if isinstance(error, requests.RequestException):
+                error.request = request  # the caller's, which carries no token
+            if isinstance(error, _NOWHERE) or _unverified(error):
+                raise
+            pause = call.failed(error, sent=heard or not _unsent(error))
+        time.sleep(pause)
 
-    def _value(self, token: Token, *, anew: bool) -> str:
-        if self._sign is None:
-            return wire.format_token(token)
-        # A header is kept until it is refused as expired: so the service can remember it as verified. A body
-        # that can't be sent again leaves no second try, and gets a new one.
-        if anew or self._signed is None or self._signed[0] != token:
-            self._signed = token, self._sign(token)
-        return self._signed[1]
 
-    def _judge(self, call: Call, response: requests.Response) -> float | None:
-        headers = response.headers
-        try:
-            return call.answered(
-                response.status_code, headers.get(wire.STATUS), headers.get("Retry-After"), self._left()
-            )
-        except StaleToken as stale:
-            self._bearer.lose(stale)
-            raise
-
-    def _left(self) -> float | None:
-        remaining: Callable[[], float] | None = getattr(self._bearer, "remaining", None)
-        return None if remaining is None else remaining()
+def _attempt(call: Call, request: requests.PreparedRequest) -> requests.PreparedRequest:
+    attempt = request.copy()
+    attempt.headers[wire.TOKEN] = call.attempt()
+    if call.attempts > 1 and isinstance(getattr(request, "_body_position", None), int):
+        rewind_body(attempt)
+    return attempt
 
 
 def _final(response: requests.Response) -> requests.Response:
@@ -217,14 +168,11 @@ def _rewindable(request: requests.PreparedRequest) -> bool:
     return body is None or isinstance(body, (bytes, str)) or isinstance(at_start, int)
 
 
-def _capped(timeout: Any, left: float | None) -> Any:
-    if left is None:
+def _capped(call: Call, timeout: Any) -> Any:
+    if call.caller.left() is None:
         return timeout
-    left = max(left, 0.001)
-    pair = cast(
-        "tuple[float | None, float | None]", timeout if isinstance(timeout, tuple) else (timeout,) * 2
-    )
-    return tuple(left if seconds is None else min(seconds, left) for seconds in pair)
+    pair = cast("tuple[Any, ...]", timeout if isinstance(timeout, tuple) else (timeout,) * 2)
+    return tuple(map(call.capped, pair))
 
 
 def _unsent(error: Exception) -> bool:

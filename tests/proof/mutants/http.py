@@ -8,7 +8,6 @@ from mutants.postgres import CONFIRM
 WSGI = "adapters/sinkfence_http/wsgi.py"
 DOOR = "adapters/sinkfence_http/door.py"
 CALLS = "adapters/sinkfence_http/calls.py"
-REQUESTS = "adapters/sinkfence_http/requests_adapter.py"
 
 HTTP: tuple[Mutant, ...] = (
     Mutant(
@@ -114,9 +113,9 @@ HTTP: tuple[Mutant, ...] = (
         "a service that ignores the header serves every late request, and nobody notices",
         (
             Edit(
-                REQUESTS,
-                'if response.status_code == 204 and word == "armed":',
-                "if response.status_code < 300:",
+                CALLS,
+                'if status == 204 and word == "armed":',
+                "if status < 300:",
             ),
             Edit(CALLS, 'if word not in ("accepted", "armed"):', 'if word and word != "accepted":'),
         ),

@@ -18,7 +18,7 @@ from mutants.scenes.tables import Table
 from sinkfence.errors import NotEnforced, OutcomeUnknown, StaleToken
 from sinkfence.tokens import Token
 from sinkfence_http import Fence, SignedTokens, TrustedNetwork, VerificationKey, aio, asgi, wire, wsgi
-from sinkfence_http.calls import Call
+from sinkfence_http.calls import Caller
 from sinkfence_http.requests_adapter import FencedAdapter
 from sinkfence_http.signer import TokenSigner
 from sinkfence_postgres import PostgresSink, transaction
@@ -306,8 +306,8 @@ def asynchronous(ground: Ground) -> Scene:
             "headers": [(b"fencing-token", wire.format_token(token).encode())],
         }
         asyncio.run(door(scope, receive, send))
-        said = dict(sent[0]["headers"]).get(b"fencing-status", b"").decode()
-        pause = Call(token, False, True, lambda: 0.0).answered(sent[0]["status"], said, None, None)
+        said = {name.decode().title(): value.decode() for name, value in sent[0]["headers"]}
+        pause = Caller(token, None).begin("POST", None, rewindable=True).answered(sent[0]["status"], said)
         assert pause is None, "the answer stands"
 
     a = table.first_tenure()
