@@ -7,6 +7,7 @@ import contextlib
 import functools
 import secrets
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -174,6 +175,59 @@ def token() -> Callable[..., Token]:
 @pytest.fixture
 def holder() -> type[Holder]:
     return Holder
+
+
+SCRATCH = """
+drop schema if exists simple cascade;
+create schema simple;
+create table simple.mark (job text primary key, generation bigint not null);
+create table simple.entry (generation bigint not null);
+create table simple.child (job text references simple.mark);
+create table simple.invoice (id int primary key, generation bigint not null);
+insert into simple.mark values ('job', 7);
+insert into simple.invoice values (1, 7), (2, 7);
+"""
+
+
+class Simple:
+    """Tables for the simple checks that fail: the job is owned by generation 7, then by 8.
+
+    What a stale write is, is a 7 after an 8.
+    """
+
+    RAISE = "update simple.mark set generation = 8"
+    LOOK = "select generation <= 7 from simple.mark"
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
+    def entries(self) -> list[int]:
+        """The generations of what was written, in the order in which it was."""
+        return [g for (g,) in self.db.admin.execute("select generation from simple.entry order by ctid")]
+
+    def begin(self, conn: psycopg.Connection[Any], isolation: str = "read committed") -> None:
+        """Begin a transaction on a connection in autocommit."""
+        conn.execute(f"begin isolation level {isolation}; set local lock_timeout = '20s'")
+
+    def answer(self, conn: psycopg.Connection[Any], *statements: str) -> Any:
+        """Execute statements; the first column of what the last of them that answers has answered."""
+        rows = [cursor.fetchone() for each in statements if (cursor := conn.execute(each)).description]
+        return rows[-1][0] if rows and rows[-1] else None
+
+
+@pytest.fixture
+def simple(db: Database) -> Iterator[Simple]:
+    """Scratch tables of the simple checks, in the schema `simple`."""
+    db.admin.execute(SCRATCH)
+    yield Simple(db)
+    db.admin.execute("drop schema simple cascade")
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    """Threads to wait in."""
+    with ThreadPoolExecutor() as pool:
+        yield pool
 
 
 Between = Callable[[], None]
