@@ -6,7 +6,7 @@ import ssl
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Final, cast
+from typing import Any, Final
 
 try:
     import requests
@@ -168,11 +168,11 @@ def _rewindable(request: requests.PreparedRequest) -> bool:
     return body is None or isinstance(body, (bytes, str)) or isinstance(at_start, int)
 
 
-def _capped(call: Call, timeout: Any) -> Any:
+def _capped(call: Call, timeout: float | tuple[float | None, float | None] | None) -> Any:
     if call.caller.left() is None:
         return timeout
-    pair = cast("tuple[Any, ...]", timeout if isinstance(timeout, tuple) else (timeout,) * 2)
-    return tuple(map(call.capped, pair))
+    connect, read = timeout if isinstance(timeout, tuple) else (timeout, timeout)
+    return call.capped(connect), call.capped(read)
 
 
 def _unsent(error: Exception) -> bool:
