@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -19,6 +21,10 @@ from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sa_aio
 
 import sinkfence_postgres
+from sinkfence.demo.servers import binaries
+from sinkfence.demo.servers.cluster import Cluster
+from sinkfence.demo.servers.postgres import PostgresServer
+from sinkfence.demo.servers.supervised import supervised
 from sinkfence.tokens import Token
 from sinkfence_postgres import aio
 
@@ -154,6 +160,17 @@ def own_db(dsn: str) -> Iterator[Database]:
     database.close()
 
 
+@pytest.fixture
+def elsewhere(own_server: PostgresServer) -> Iterator[Database]:
+    """A database on `own_server`."""
+    dsn = own_server.create_database()
+    database = Database(dsn)
+    prepare(database)
+    yield database
+    database.close()
+    own_server.drop_database(dsn)
+
+
 def prepare(database: Database) -> None:
     sinkfence_postgres.install(database.admin)
     database.admin.execute(
@@ -187,6 +204,30 @@ create table simple.invoice (id int primary key, generation bigint not null);
 insert into simple.mark values ('job', 7);
 insert into simple.invoice values (1, 7), (2, 7);
 """
+
+
+@pytest.fixture(scope="session")
+def own_server() -> Iterator[PostgresServer]:
+    """A server for what the others aren't set up for: prepared transactions, a WAL that can be decoded.
+
+    Of a PostgreSQL that has test_decoding, where there is one: Debian's has, the wheels' haven't.
+    """
+    trees = [binaries.find_postgres(), *sorted(Path("/usr/lib/postgresql").glob("*"), reverse=True)]
+    tree = next((tree for tree in trees if list(tree.glob("lib/**/test_decoding.so"))), trees[0])
+    user = binaries.unprivileged()
+    with supervised("PostgreSQL", binaries.temporary(user)) as process:
+        if user is not None:
+            os.chown(process.folder, *user)
+        if not binaries.runs([str(tree / "bin" / "postgres"), "--version"], user):
+            tree = binaries.copy_tree(tree, process.folder / "programs")
+        password = secrets.token_hex(16)
+        [port] = binaries.free_ports(1)
+        cluster = Cluster(process, tree / "bin", user, port, durable=False)
+        cluster.initialize(password)
+        with (cluster.data / "postgresql.conf").open("a") as settings:
+            settings.write("wal_level = logical\nmax_prepared_transactions = 10\n")
+        cluster.start()
+        yield PostgresServer(f"postgresql://postgres:{password}@127.0.0.1:{port}/postgres", cluster)
 
 
 class Simple:
