@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import psycopg
     import sqlalchemy
 
-PARTS: Final = ("roles", "schema", "marks", "guard", "arm", "ledger", "rows", "grants")
+PARTS: Final = ("roles", "schema", "marks", "guard", "arm", "ledger", "rows", "protect", "grants")
 """The files of `schema/`, in the order in which they need each other. Each grants what is its own."""
 
 

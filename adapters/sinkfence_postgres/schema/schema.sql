@@ -17,6 +17,4 @@
   end if;
 
   create or replace function sinkfence.schema_version() returns integer language sql immutable as 'select 2';
-  grant execute on function sinkfence.schema_version to sinkfence_writer;
-  -- A transaction may have gone on as another role (SET LOCAL ROLE, for row security), and is confirmed all the same.
   grant usage on schema sinkfence to public;
