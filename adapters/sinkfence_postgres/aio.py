@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, nullcontext
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
-from sinkfence_postgres import connections, installation, statements, watch
+from sinkfence_postgres import connections, installation, ledger, statements, watch
 from sinkfence_postgres.refusals import refusal, repeatable, timed_out
 from sinkfence_postgres.sink import ATTEMPTS, IN_FLIGHT, checked
 from sinkfence_postgres.statements import Query
@@ -22,7 +24,16 @@ if TYPE_CHECKING:
     AnyTx = psycopg.AsyncConnection[Any] | AsyncConnection | AsyncSession | async_scoped_session[Any]
     Tx = TypeVar("Tx", bound=AnyTx)
 
-__all__ = ["PostgresSink", "guard", "install", "refusal", "transaction", "translated"]
+__all__ = [
+    "PostgresSink",
+    "clean_ledger",
+    "guard",
+    "install",
+    "once",
+    "refusal",
+    "transaction",
+    "translated",
+]
 
 KINDS: Final = (
     "psycopg:AsyncConnection",
@@ -66,7 +77,7 @@ async def transaction(tx: Tx, *bearers: Bearer) -> AsyncGenerator[Tx]:
     connections.refuse_open(tx_)
     attempt = Attempt(statements.shown(bearers))
     with translating(attempt), watch.block(attempt.bearers) as done:
-        async with tx_.transaction() if connections.is_psycopg(tx_) else tx_.begin():
+        async with connections.begun(tx_):
             await _refuse_unfit(tx_)
             attempt.ours = True
             await _run(tx_, statements.guard(attempt.bearers))
@@ -88,6 +99,38 @@ async def translated() -> AsyncGenerator[None]:
     """As `sinkfence_postgres.translated`."""
     with watch.commit(), translating(Attempt(committing=True)):
         yield
+
+
+async def once(tx: AnyTx, bearer: Bearer, step: str, call: Callable[[], Awaitable[Any]]) -> Any:
+    """As `sinkfence_postgres.once`; what `call` returns is awaited."""
+    tx_ = connections.expect(tx, *KINDS)
+    entry = ledger.Entry(bearer.token, step)
+    attempt = Attempt({entry.token: bearer}, ours=True)
+    await _settle(tx_)
+    with translating(attempt):
+        async with connections.savepoint(tx_):
+            if not await _run(tx_, entry.insert()):
+                return entry.recall(*(await _run(tx_, entry.select()))[0])
+            attempt.ours = False
+            result = ledger.as_json(await call())
+            await _settle(tx_)
+            attempt.ours = True
+            await _run(tx_, entry.update(result))
+            return json.loads(result)
+    raise ledger.undone()
+
+
+async def clean_ledger(conn: psycopg.AsyncConnection[Any] | AsyncConnection, older_than: timedelta) -> int:
+    """As `sinkfence_postgres.clean_ledger`."""
+    tx = connections.expect(conn, *KINDS)
+    query, gone = ledger.cleaning(older_than), 0
+    with translating(Attempt()):
+        while True:
+            async with nullcontext() if connections.is_open(tx) else connections.begun(tx):
+                batch: int = (await _run(tx, query))[0][0]
+            gone += batch
+            if batch < ledger.BATCH:
+                return gone
 
 
 class PostgresSink:
@@ -141,16 +184,17 @@ class PostgresSink:
             yield conn
 
 
-async def _run(tx: Any, query: Query) -> None:
+async def _run(tx: Any, query: Query) -> list[Any]:
     if connections.is_psycopg(tx):
         import psycopg
+        from psycopg.rows import tuple_row
 
-        async with psycopg.AsyncCursor(tx) as cursor:
+        async with psycopg.AsyncCursor(tx, row_factory=tuple_row) as cursor:
             await cursor.execute(query.pyformat.encode(), query.params, prepare=False)
             await _settle(tx)
-            connections.complete(query, cursor.rowcount)
-    else:
-        await tx.run_sync(connections.run, query)
+            return connections.complete(query, await cursor.fetchall() if cursor.description else [])
+    rows: list[Any] = await tx.run_sync(connections.run, query)
+    return rows
 
 
 async def _settle(tx: Any) -> None:

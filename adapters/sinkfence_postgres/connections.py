@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary, ref
 
@@ -54,35 +53,36 @@ def is_psycopg(tx: object) -> bool:
     return is_a(tx, "psycopg:Connection", "psycopg:AsyncConnection")
 
 
-def run(tx: Any, query: Query) -> None:
-    """Send one statement and wait for the server's verdict on all of it.
+def run(tx: Any, query: Query) -> list[Any]:
+    """Send one statement, wait for the server's verdict on all of it, and return its rows.
 
     Raises:
         NotEnforced: something between here and the server has answered less than was asked.
     """
     if is_psycopg(tx):
         import psycopg
+        from psycopg.rows import tuple_row
 
         # Not the connection's own cursor_factory, whose placeholders may be others. Nothing is prepared: a
         # transaction pooler may hand the next statement to another server process.
-        with psycopg.Cursor(tx) as cursor:
+        with psycopg.Cursor(tx, row_factory=tuple_row) as cursor:
             cursor.execute(query.pyformat.encode(), query.params, prepare=False)
             settle(tx)
-            complete(query, cursor.rowcount)
-    else:
-        from sqlalchemy import text
+            return complete(query, cursor.fetchall() if cursor.description else [])
+    from sqlalchemy import text
 
-        # Options of a call go before those of the connection and its engine. With theirs, the statement could
-        # become a server-side cursor, which evaluates a row when it is fetched: the first token alone.
-        options = {"stream_results": False, "yield_per": None}
-        result = core(tx).execute(text(query.sql), dict(query.params), execution_options=options)
-        complete(query, len(result.all()))
+    # Options of a call go before those of the connection and its engine. With theirs, the statement could
+    # become a server-side cursor, which evaluates a row when it is fetched: the first token alone.
+    options = {"stream_results": False, "yield_per": None}
+    result = core(tx).execute(text(query.sql), dict(query.params), execution_options=options)
+    return complete(query, list(result.all()))
 
 
-def complete(query: Query, rows: int) -> None:
-    """Raise NotEnforced unless every row of the answer is here."""
-    if rows != query.rows:
-        raise NotEnforced(f"{query.rows} answers were to come from the server, and {rows} came")
+def complete(query: Query, rows: list[Any]) -> list[Any]:
+    """Return the rows of the answer; raise NotEnforced unless every one is here."""
+    if query.rows is not None and len(rows) != query.rows:
+        raise NotEnforced(f"{query.rows} answers were to come from the server, and {len(rows)} came")
+    return rows
 
 
 def settle(tx: Any) -> None:
@@ -145,13 +145,17 @@ def refuse_unfit(tx: Any) -> None:
         sessions.hold(tx)
 
 
-def begun(tx: Any) -> AbstractContextManager[Any]:
+def begun(tx: Any) -> Any:
     """Return the driver's own block, which refuses a commit inside; COMMIT at a clean end, else ROLLBACK.
 
     In a pipeline psycopg's block ends with a sync: COMMIT has been answered.
     """
-    block: AbstractContextManager[Any] = tx.transaction() if is_psycopg(tx) else tx.begin()
-    return block
+    return tx.transaction() if is_psycopg(tx) else tx.begin()
+
+
+def savepoint(tx: Any) -> Any:
+    """Return the driver's own block inside an open transaction, which an exception undoes."""
+    return tx.transaction() if is_psycopg(tx) else tx.begin_nested()
 
 
 def flush(tx: Any) -> None:

@@ -50,14 +50,19 @@ def refusal(exc: BaseException) -> SinkfenceError | None:
     return StaleToken(token, mark)
 
 
-def misfit(exc: BaseException) -> SchemaMismatch | None:
-    """Return what is wrong with the installation, if one of our own statements failed because of it."""
-    code = sqlstate(exc)
-    if code in ("3F000", "42883"):  # invalid_schema_name, undefined_function
+def lacking(exc: BaseException) -> SchemaMismatch | None:
+    """Return what the installation lacks, if a statement failed because of it."""
+    # invalid_schema_name, undefined_function, undefined_table; the user's own statements have them, too
+    if sqlstate(exc) in ("3F000", "42883", "42P01") and "sinkfence" in message(exc):
         return SchemaMismatch(
             f"this database lacks what sinkfence needs ({message(exc)}): run sinkfence_postgres.install(conn)"
         )
-    if code == "42501":  # insufficient_privilege
+    return None
+
+
+def forbidden(exc: BaseException) -> SchemaMismatch | None:
+    """Return what this role may not do, if one of our own statements failed because of it."""
+    if sqlstate(exc) == "42501":  # insufficient_privilege
         return SchemaMismatch(
             f"this role may not use sinkfence here ({message(exc)}): "
             'run GRANT sinkfence_writer TO "the role" as an administrator'

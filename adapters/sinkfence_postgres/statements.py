@@ -21,8 +21,9 @@ class Query:
     sql: str
     """With `:name` where a parameter goes, as SQLAlchemy's text() has it."""
     params: Mapping[str, Any]
-    rows: int = 1
-    """How many rows the answer has: a cursor that hands them out one by one would also evaluate them so."""
+    rows: int | None = 1
+    """How many rows the answer has, None where that is to be learnt. All are fetched: a cursor that hands
+    them out one by one would also evaluate them so."""
 
     @property
     def pyformat(self) -> str:

@@ -11,7 +11,7 @@ from sinkfence.errors import OutcomeUnknown, SinkfenceError, StaleToken
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_postgres import connections, statements, watch
-from sinkfence_postgres.refusals import lost, misfit, refusal
+from sinkfence_postgres.refusals import forbidden, lacking, lost, refusal
 
 if TYPE_CHECKING:
     from sinkfence_postgres.connections import AnyTx, Tx
@@ -29,7 +29,7 @@ class Attempt:
 
     def meaning(self, exc: Exception) -> SinkfenceError | None:
         """Return what the error is, or None where it is the driver's or the user's own affair."""
-        if (known := refusal(exc)) or (self.ours and (known := misfit(exc))):
+        if (known := refusal(exc) or lacking(exc)) or (self.ours and (known := forbidden(exc))):
             return known
         if self.committing and lost(exc):
             return OutcomeUnknown(

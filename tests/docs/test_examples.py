@@ -30,6 +30,7 @@ RUN_HERE = {
     "docs/explanation/the-rule.md",
     "docs/how-to/call-a-fenced-service.md",
     "docs/how-to/check-your-own-sink.md",
+    "docs/how-to/do-a-step-once.md",
     "docs/how-to/guard-your-transactions.md",
     "docs/how-to/hold-a-lease.md",
     "docs/how-to/mount-the-door.md",
@@ -197,6 +198,14 @@ def test_start_with_sqlite(run_page: RunPage, engine: Engine) -> None:
     names = run_page("docs/how-to/start-with-sqlite.md", engine=engine)
     for manager in ("leases", "old", "new"):
         names[manager].close()
+
+
+def test_do_a_step_once(run_page: RunPage, engine: Engine) -> None:
+    """Three attempts make one payment."""
+    ours = Token("invoice-42", 7, "worker-a:1f0c")
+    PostgresSink(engine).arm(ours)
+    run_page("docs/how-to/do-a-step-once.md", engine=engine, lease=ours)
+    assert entries(engine, "payment", "account") == [17]
 
 
 def test_guard_your_transactions(run_page: RunPage, engine: Engine, dsn: str) -> None:

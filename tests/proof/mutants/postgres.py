@@ -65,7 +65,7 @@ POSTGRES: tuple[Mutant, ...] = (
                 "            connections.run(tx_, statements.guard(attempt.bearers))\n"
                 "            attempt.ours = False\n",
                 "            connections.run(tx_, statements.guard(attempt.bearers))\n"
-                '            connections.run(tx_, statements.Query("COMMIT", {}, rows=-1))\n'
+                '            connections.run(tx_, statements.Query("COMMIT", {}, rows=None))\n'
                 "            attempt.ours = False\n",
             ),
             Edit(TRANSACTIONS, CONFIRM, ""),

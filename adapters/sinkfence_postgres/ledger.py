@@ -1,0 +1,177 @@
+"""Steps that are done once: their entries are made in the transaction that does them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from sinkfence.errors import IdempotencyMismatch
+from sinkfence.sinks import Bearer
+from sinkfence.tokens import Token, check_text
+from sinkfence_postgres import connections
+from sinkfence_postgres.statements import Query
+from sinkfence_postgres.transactions import Attempt, translating
+
+if TYPE_CHECKING:
+    import psycopg
+    import sqlalchemy
+
+    from sinkfence_postgres.connections import AnyTx
+
+MAX_RESULT_BYTES: Final = 65_536
+"""How long the result of a step may be, as JSON."""
+
+BATCH: Final = 10_000
+"""How many entries one transaction of a clean-up deletes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the ledger says of one step, as statements. Two at once meet like this:
+
+    one: insert | two: insert waits for one's end | one: commit | two: nothing was inserted, selects, sees it.
+    The select is a statement of its own: in one with the insert it would read by a snapshot older than the
+    wait. Outside READ COMMITTED the insert raises 40001 then, and the transaction is worth repeating.
+    """
+
+    token: Token
+    step: str
+
+    def __post_init__(self) -> None:
+        check_text("step", self.step)
+
+    def insert(self) -> Query:
+        """Its answer is a row where the step is new. Refused (SF005) where this transaction isn't guarded."""
+        return Query(
+            "INSERT INTO sinkfence.ledger (scope, key, fingerprint, generation)"
+            " SELECT cast(:scope AS pg_catalog.text), cast(:key AS pg_catalog.text),"
+            " cast(:step AS pg_catalog.text), cast(:generation AS bigint)"
+            " FROM sinkfence.confirm(:job_id, :generation, :owner)"
+            " ON CONFLICT (scope, key) DO NOTHING RETURNING 1",
+            {
+                **self._key(),
+                "step": self.step,
+                "job_id": self.token.job_id,
+                "generation": self.token.generation,
+                "owner": self.token.owner,
+            },
+            rows=None,
+        )
+
+    def update(self, result: str) -> Query:
+        """Add the result to an entry of this transaction."""
+        return Query(
+            "UPDATE sinkfence.ledger SET result = cast(cast(:result AS pg_catalog.text) AS pg_catalog.json)"
+            " WHERE scope = :scope AND key = :key RETURNING 1",
+            {**self._key(), "result": result},
+        )
+
+    def select(self) -> Query:
+        """Read an entry that was there before."""
+        return Query(
+            "SELECT fingerprint, cast(result AS pg_catalog.text) FROM sinkfence.ledger"
+            " WHERE scope = :scope AND key = :key",
+            self._key(),
+        )
+
+    def _key(self) -> dict[str, Any]:
+        return {"scope": f"once:{self.token.job_id}", "key": self.token.key(self.step)}
+
+    def recall(self, fingerprint: str, result: str | None) -> Any:
+        """Return what `select` has read, if it is of this step."""
+        if fingerprint != self.step:
+            raise IdempotencyMismatch(
+                f"the key of step {self.step!r} of job {self.token.job_id!r} is in the ledger for something "
+                f"else, {fingerprint!r}: name the occasion in the step"
+            )
+        return json.loads(result or "null")
+
+
+def once(tx: AnyTx, bearer: Bearer, step: str, call: Callable[[], Any]) -> Any:
+    """Do a step of a job at most once, in this guarded transaction, whoever owns the job by now.
+
+    The first transaction that commits has called `call`, and its result is kept; each later one gets that,
+    and calls nothing. One that comes meanwhile waits for the first, as long as lock_timeout says. What is
+    compared is the step's name alone: where a job comes back, it names the occasion ("invoice 2026-05").
+    `call` writes through `tx`, in a savepoint: where it raises, both its writes and the entry are undone.
+
+    Returns:
+        The result as it was kept, the first time too: a tuple is a list then.
+
+    Args:
+        tx: in a transaction that `transaction`, `begin` or `guard` has guarded for this bearer.
+        bearer: its token is read now.
+        step: 1 to 200 bytes.
+        call: returns JSON of at most 64 KiB.
+
+    Raises:
+        NotEnforced: the transaction is not guarded for this bearer; `call` was not called.
+        IdempotencyMismatch: the key is in the ledger for something else.
+        SchemaMismatch: as `guard`.
+        ValueError, TypeError: the result is too large, or no JSON; as all that `call` raises.
+    """
+    tx_ = connections.expect(tx, *connections.KINDS)
+    entry = Entry(bearer.token, step)
+    attempt = Attempt({entry.token: bearer}, ours=True)
+    connections.settle(tx_)
+    with translating(attempt), connections.savepoint(tx_):
+        if not connections.run(tx_, entry.insert()):
+            return entry.recall(*connections.run(tx_, entry.select())[0])
+        attempt.ours = False
+        result = as_json(call())
+        connections.settle(tx_)
+        attempt.ours = True
+        connections.run(tx_, entry.update(result))
+        return json.loads(result)
+    raise undone()
+
+
+def as_json(result: Any) -> str:
+    """Return the result as it is kept."""
+    text = json.dumps(result, allow_nan=False)
+    if len(text) > MAX_RESULT_BYTES:  # ASCII: a character is a byte
+        raise ValueError(f"a result may have {MAX_RESULT_BYTES} bytes as JSON, this one has {len(text)}")
+    return text
+
+
+def undone() -> Exception:
+    """Return psycopg.Rollback, which a savepoint of psycopg keeps to itself, for the block around it."""
+    import psycopg
+
+    return psycopg.Rollback()
+
+
+def clean_ledger(conn: psycopg.Connection[Any] | sqlalchemy.Connection, older_than: timedelta) -> int:
+    """Delete the entries that are older, and return their number: their steps could be done again.
+
+    So keep them for longer than anybody may repeat a step. For a superuser, or a role that was granted
+    EXECUTE on sinkfence.clean_ledger. Each 10,000 are a transaction, or all are part of an open one.
+
+    Raises:
+        ValueError: older_than is not positive.
+        SchemaMismatch: sinkfence is not installed here.
+    """
+    tx: Any = connections.expect(conn, *connections.KINDS)
+    query, gone = cleaning(older_than), 0
+    with translating(Attempt()):
+        while True:
+            with nullcontext() if connections.is_open(tx) else connections.begun(tx):
+                batch: int = connections.run(tx, query)[0][0]
+            gone += batch
+            if batch < BATCH:
+                return gone
+
+
+def cleaning(older_than: timedelta) -> Query:
+    """Delete one batch."""
+    if older_than <= timedelta(0):
+        raise ValueError(f"older_than must be positive, not {older_than}")
+    age = "pg_catalog.make_interval(secs => cast(:seconds AS double precision))"
+    return Query(
+        f"SELECT sinkfence.clean_ledger({age}, :batch)",
+        {"seconds": older_than.total_seconds(), "batch": BATCH},
+    )
