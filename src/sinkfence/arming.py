@@ -12,12 +12,16 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterable
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 from sinkfence.errors import NotEnforced, StaleToken
-from sinkfence.grants import Grant, Store
-from sinkfence.sinks import Sink
+from sinkfence.grants import Asked, Grant
+from sinkfence.sinks import AsyncSink, Sink
+from sinkfence.steps import Steps
 from sinkfence.tokens import Token
+
+S = TypeVar("S", bound=Sink | AsyncSink)
 
 log = logging.getLogger("sinkfence")
 
@@ -25,8 +29,8 @@ LARGEST_JUMP: Final = 1_000_000
 """How far a record is raised without an operator: a mark further ahead is more likely somebody's mistake."""
 
 
-def check_sinks(store: Store, arm: Iterable[Sink]) -> tuple[Sink, ...]:
-    """Return the sinks, or refuse those that cannot be armed from here.
+def check_sinks(store: Asked, arm: Iterable[S], *, loop: bool = False) -> tuple[S, ...]:
+    """Return the sinks, or refuse those that cannot be armed from here: in an event loop, or without one.
 
     Raises:
         NotEnforced: the sink remembers and the store doesn't: after a restart it would issue numbers from 1
@@ -39,8 +43,11 @@ def check_sinks(store: Store, arm: Iterable[Sink]) -> tuple[Sink, ...]:
             raise TypeError(
                 f"{type(sink).__name__} is no sink and can't be armed (of a bucket, it is the objects)"
             )
-        if inspect.iscoroutinefunction(sink.arm):
-            raise TypeError(f"{type(sink).__name__} is for an event loop: hold() arms synchronous sinks")
+        if is_async(sink) and not loop:
+            raise TypeError(
+                f"{type(sink).__name__} is for an event loop, where sinkfence.aio arms it: "
+                "this hold() arms synchronous sinks"
+            )
         if sink.durable and not store.durable:
             raise NotEnforced(
                 f"{type(store).__name__} forgets its count, {type(sink).__name__} does not forget its marks: "
@@ -49,7 +56,12 @@ def check_sinks(store: Store, arm: Iterable[Sink]) -> tuple[Sink, ...]:
     return sinks
 
 
-def repair(store: Store, token: Token, stale: StaleToken, owner: str, ttl: float) -> Grant | None:
+def is_async(sink: Sink | AsyncSink) -> bool:
+    """Whether arming this sink is to be awaited."""
+    return inspect.iscoroutinefunction(sink.arm)
+
+
+def repairing(store: Asked, token: Token, stale: StaleToken, owner: str, ttl: float) -> Steps[Grant | None]:
     """Answer a sink's refusal: a grant above its mark where the store has gone back, None where we are stale.
 
     Where the mark is not known, or too far ahead to be believed, it is None as well, and the latter is
@@ -66,7 +78,7 @@ def repair(store: Store, token: Token, stale: StaleToken, owner: str, ttl: float
             f"raise it by hand: leases.raise_above({token.job_id!r}, {stale.mark})"
         )
         return None
-    grant = store.reacquire_above(token, stale.mark, owner, ttl)
+    grant: Grant | None = yield partial(store.reacquire_above, token, stale.mark, owner, ttl)
     if grant is not None:
         log.error(
             "job %r: a sink has seen generation %d, the lease store had issued only %d: it went back, and "

@@ -190,3 +190,37 @@ class Store(Protocol):
     def close(self) -> None:
         """Give up connections. The next call opens them again."""
         ...
+
+
+class Asked(Protocol):
+    """What holding a lease asks: a `Store`, or one that answers with what is to be awaited."""
+
+    @property
+    def durable(self) -> bool:
+        """As `Store.durable`."""
+        ...
+
+    @property
+    def jumps(self) -> bool:
+        """As `Store.jumps`."""
+        ...
+
+    def acquire(self, job_id: str, owner: str, ttl: float) -> Any:
+        """As `Store.acquire`."""
+        ...
+
+    def reacquire_above(self, token: Token, n: int, owner: str, ttl: float) -> Any:
+        """As `Store.reacquire_above`."""
+        ...
+
+    def renew(self, token: Token, ttl: float, conn: object = None) -> Any:
+        """As `Store.renew`."""
+        ...
+
+    def complete(self, token: Token, result: str | None, conn: object = None) -> Any:
+        """As `Store.complete`."""
+        ...
+
+    def release(self, token: Token, conn: object = None) -> Any:
+        """As `Store.release`."""
+        ...

@@ -13,16 +13,19 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from sinkfence.grants import Store
-from sinkfence.lease import Lease, give_back_late
+from sinkfence.lease import BaseLease, giving_back_late
+from sinkfence.steps import drive
 from sinkfence.tenure import Loss, Tenure
 from sinkfence.terms import Clock
 
 log = logging.getLogger("sinkfence")
 
-OnLost = Callable[[Lease, Loss], object]
+L = TypeVar("L", bound=BaseLease)
+
+OnLost = Callable[[L, Loss], object]
 
 LONGEST_WAIT: Final = 5.0
 """Seconds. A wait's clock may stand still while the machine sleeps, and the terms don't."""
@@ -34,16 +37,16 @@ class _Beat:
     due: float
 
 
-class Heartbeat:
+class Heartbeat(Generic[L]):
     """Renews and watches the tenures that it was given, on threads that it starts when there are some."""
 
-    def __init__(self, store: Store, on_lost: OnLost | None, clock: Clock) -> None:
+    def __init__(self, store: Store, on_lost: OnLost[L] | None, clock: Clock) -> None:
         self._store = store
         self._on_lost = on_lost
         self._clock = clock
         self._changed = threading.Condition()
         self._beating: dict[Tenure, _Beat] = {}
-        self._losses: deque[tuple[Lease, Loss]] = deque()
+        self._losses: deque[tuple[L, Loss]] = deque()
         self._renewing: threading.Thread | None = None
         self._watching: threading.Thread | None = None
         # Until when each of the two sleeps, 0.0 while it is awake: waking both for each of thousands is dear.
@@ -64,7 +67,7 @@ class Heartbeat:
             if now + interval < self._renews_at or now + tenure.remaining() < self._watches_at:
                 self._changed.notify_all()
 
-    def ended(self, tenure: Tenure, lease: Lease, loss: Loss | None) -> None:
+    def ended(self, tenure: Tenure, lease: L, loss: Loss | None) -> None:
         """Stop renewing this one and, if it was lost, have it told: once, on a thread of the heartbeat."""
         with self._changed:
             self._beating.pop(tenure, None)
@@ -139,7 +142,7 @@ class Heartbeat:
     def _give_back(self, tenure: Tenure) -> None:
         tenure.expire()
         try:
-            give_back_late(self._store, tenure)
+            drive(giving_back_late(self._store, tenure))
         except Exception as error:  # noqa: BLE001 - it runs out by itself
             log.warning("a renewal that came too late could not be released: %s", error)
 

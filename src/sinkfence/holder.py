@@ -8,14 +8,16 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final, Generic
 
-from sinkfence.arming import repair
+from sinkfence.arming import repairing
 from sinkfence.errors import LeaseHeld, LeaseLost, StaleToken
-from sinkfence.grants import Grant, Store, fresh_owner
-from sinkfence.heartbeat import Heartbeat, OnLost
-from sinkfence.lease import Lease
-from sinkfence.sinks import Sink
+from sinkfence.grants import Asked, Grant, Store, fresh_owner
+from sinkfence.heartbeat import Heartbeat, L, OnLost
+from sinkfence.lease import releasing
+from sinkfence.sinks import AsyncSink, Sink
+from sinkfence.steps import Steps
 from sinkfence.tenure import COMPLETED, RELEASED, TERM_OVER, Loss, Tenure
 from sinkfence.terms import Clock
 from sinkfence.tokens import Token
@@ -25,58 +27,64 @@ log = logging.getLogger("sinkfence")
 MOST_REPAIRS: Final = 2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means(Generic[L]):
+    """How leases are worked with here: by threads, or by an event loop, which awaits what these return."""
+
+    store: Asked
+    beats: Store
+    """The same records, for the heartbeat's thread."""
+    lease: Callable[[Tenure], L]
+    arm: Callable[[Any, Token], Any]
+    pause: Callable[[float], Any]
+    clock: Clock
+
+
 @dataclass(frozen=True, slots=True)
-class Held:
+class Held(Generic[L]):
     """A lease, as its user sees it and as we do."""
 
-    lease: Lease
+    lease: L
     tenure: Tenure
 
 
-class Holder:
+class Holder(Generic[L]):
     """Made on first use in each process: after a fork nothing of the parent's is touched."""
 
-    def __init__(
-        self,
-        store: Store,
-        label: str | None,
-        on_lost: OnLost | None,
-        clock: Clock,
-        pause: Callable[[float], object],
-    ) -> None:
-        self._store = store
+    def __init__(self, means: Means[L], label: str | None, on_lost: OnLost[L] | None) -> None:
+        self._means = means
+        self._store = means.store
         self._label = label
-        self._clock = clock
-        self._pause = pause
-        self._heartbeat = Heartbeat(store, on_lost, clock)
+        self._clock = means.clock
+        self._heartbeat = Heartbeat(means.beats, on_lost, means.clock)
         self._lock = threading.Lock()
         # Weakly: a lease without a heartbeat that its user has dropped is left to run out.
         self._tenures: weakref.WeakSet[Tenure] = weakref.WeakSet()
 
-    def acquire(self, job_id: str, ttl: float, wait: float) -> Held:
+    def acquire(self, job_id: str, ttl: float, wait: float) -> Steps[Held[L]]:
         """Acquire the job, trying for `wait` seconds. See `Leases.acquire`."""
         give_up = self._clock() + wait
         owner = fresh_owner(self._label)  # one for this call: a repetition finds what an earlier sending got
         while True:
             asked = self._clock()
             try:
-                grant = self._store.acquire(job_id, owner, ttl)
+                grant: Grant = yield partial(self._store.acquire, job_id, owner, ttl)
             except LeaseHeld as held:
                 left = give_up - self._clock()
                 if left <= 0:
                     raise
                 # It may be released before it runs out; and others that wait should look at other moments.
                 look_again = max(min(held.retry_after, 1.0), 0.02) * random.uniform(0.5, 1.0)  # noqa: S311
-                self._pause(min(left, look_again))
+                yield partial(self._means.pause, min(left, look_again))
                 continue
             taken = self._take(grant, asked, ttl)
             if taken.tenure.remaining() <= 0:
                 taken.tenure.finish(TERM_OVER, None)
-                self._release_quietly(grant.token)
+                yield from self._release_quietly(grant.token)
                 raise LeaseLost(grant.token, "the answer of the lease store took longer than the ttl")
             return taken
 
-    def arm(self, held: Held, interval: float, sinks: Sequence[Sink]) -> Held:
+    def arm(self, held: Held[L], interval: float, sinks: Sequence[Sink | AsyncSink]) -> Steps[Held[L]]:
         """Start the heartbeat, then arm the sinks; return what is held then, under a new token perhaps.
 
         Whatever goes wrong, the lease is released and the error raised. What was armed stays armed, which
@@ -89,21 +97,21 @@ class Holder:
                 self._heartbeat.add(held.tenure, interval)
                 for sink in sinks:
                     # The token and not the lease: a refusal is answered here, and nobody has the lease yet.
-                    sink.arm(held.lease.token)
+                    yield partial(self._means.arm, sink, held.lease.token)
                 return held
             except StaleToken as stale:
                 if stale.token != held.tenure.token or repairs == MOST_REPAIRS:
-                    self._give_up(held.tenure)
+                    yield from self._give_up(held.tenure)
                     raise
-                repaired = self._replace(held.tenure, stale)
+                repaired = yield from self._replace(held.tenure, stale)
                 if repaired is None:
                     raise
                 held, repairs = repaired, repairs + 1
             except BaseException:
-                self._give_up(held.tenure)
+                yield from self._give_up(held.tenure)
                 raise
 
-    def leave(self, held: Held, error: BaseException | None) -> None:
+    def leave(self, held: Held[L], error: BaseException | None) -> Steps[None]:
         """End what the body held, however it ended. See `Leases.hold`.
 
         Raises:
@@ -115,11 +123,11 @@ class Holder:
             return
         if isinstance(error, StaleToken) and error.token == tenure.token:
             held.lease.lose(error)
-            self._make_room(tenure, error)
+            yield from self._make_room(tenure, error)
             return
         was_ours = tenure.remaining() > 0
         try:
-            held.lease.release()
+            yield from releasing(self._store, tenure)
         except Exception as failed:
             # Within its term the lease was ours to the end of the body, whose work is good: it runs out.
             if error is None and (isinstance(failed, LeaseLost) or not was_ours):
@@ -138,7 +146,7 @@ class Holder:
         def release() -> None:
             for tenure in held:
                 try:
-                    self._store.release(tenure.token)
+                    self._means.beats.release(tenure.token)
                 except LeaseLost:
                     pass  # somebody else's by now, which is what releasing is for
                 except Exception as error:  # noqa: BLE001 - the others are released all the same
@@ -153,9 +161,9 @@ class Holder:
         self._heartbeat.stop(timeout)
         return errors
 
-    def _take(self, grant: Grant, asked: float, ttl: float) -> Held:
+    def _take(self, grant: Grant, asked: float, ttl: float) -> Held[L]:
         tenure = Tenure(grant, asked, ttl, self._clock)
-        lease = Lease(self._store, tenure, self._clock)
+        lease = self._means.lease(tenure)
 
         def ended(loss: Loss | None) -> None:
             self._heartbeat.ended(tenure, lease, loss)
@@ -165,34 +173,36 @@ class Holder:
             self._tenures.add(tenure)
         return Held(lease, tenure)
 
-    def _replace(self, tenure: Tenure, stale: StaleToken) -> Held | None:
+    def _replace(self, tenure: Tenure, stale: StaleToken) -> Steps[Held[L] | None]:
         # Ended first: the heartbeat would report the old token as lost when it is only replaced.
         tenure.finish("a sink refused to be armed by it", None)
         grant = None
         asked = self._clock()
         try:
-            grant = repair(self._store, tenure.token, stale, fresh_owner(self._label), tenure.ttl)
+            fresh = fresh_owner(self._label)
+            grant = yield from repairing(self._store, tenure.token, stale, fresh, tenure.ttl)
         finally:
             if grant is None:
-                self._release_quietly(tenure.token)
+                yield from self._release_quietly(tenure.token)
         return self._take(grant, asked, tenure.ttl) if grant else None
 
-    def _give_up(self, tenure: Tenure) -> None:
+    def _give_up(self, tenure: Tenure) -> Steps[None]:
         tenure.finish("arming failed", None)
-        self._release_quietly(tenure.token)
+        yield from self._release_quietly(tenure.token)
 
-    def _make_room(self, tenure: Tenure, stale: StaleToken) -> None:
+    def _make_room(self, tenure: Tenure, stale: StaleToken) -> Steps[None]:
         # Where the store has gone back, the next owner would be refused like this one, and the next.
         grant = None
         try:
-            grant = repair(self._store, tenure.token, stale, fresh_owner(self._label), tenure.ttl)
+            fresh = fresh_owner(self._label)
+            grant = yield from repairing(self._store, tenure.token, stale, fresh, tenure.ttl)
         except Exception as failed:  # noqa: BLE001 - it must not take the place of the body's own error
             log.warning("job %r was not raised above a refusal: %s", tenure.token.job_id, failed)
-        self._release_quietly(grant.token if grant else tenure.token)
+        yield from self._release_quietly(grant.token if grant else tenure.token)
 
-    def _release_quietly(self, token: Token) -> None:
+    def _release_quietly(self, token: Token) -> Steps[None]:
         try:
-            self._store.release(token)
+            yield partial(self._store.release, token)
         except LeaseLost:
             pass  # somebody else's by now
         except Exception as failed:  # noqa: BLE001 - it runs out by itself

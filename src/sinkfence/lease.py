@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import threading
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from sinkfence.errors import LeaseLost, StaleToken
-from sinkfence.grants import Store
+from sinkfence.grants import Asked, Store
+from sinkfence.steps import Steps, drive
 from sinkfence.tenure import COMPLETED, RELEASED, TERM_OVER, Tenure
 from sinkfence.terms import Clock
 from sinkfence.tokens import Token, idempotency_key
@@ -16,14 +18,10 @@ from sinkfence.tokens import Token, idempotency_key
 MAX_RESULT_BYTES: Final = 65_536
 
 
-class Lease:
-    """A job that is ours for a while: a bearer, from `Leases.hold` or `Leases.acquire`.
+class BaseLease:
+    """What a lease shows, for threads and for an event loop."""
 
-    Threads may share it. A forked child has only an image of it, which is void there.
-    """
-
-    def __init__(self, store: Store, tenure: Tenure, clock: Clock) -> None:
-        self._store = store
+    def __init__(self, tenure: Tenure, clock: Clock) -> None:
         self._tenure = tenure
         self._clock = clock
 
@@ -80,6 +78,22 @@ class Lease:
         """Return the idempotency key of a step of this job: the same for every owner. See `Token.key`."""
         return idempotency_key(self.job_id, step)
 
+    def lose(self, reason: StaleToken) -> None:
+        """Hear from a sink that it refused this lease's token: it is lost."""
+        if reason.token == self._tenure.token and not self._tenure.is_forked:
+            self._tenure.finish("a destination has refused its token as stale", reason)
+
+
+class Lease(BaseLease):
+    """A job that is ours for a while: a bearer, from `Leases.hold` or `Leases.acquire`.
+
+    Threads may share it. A forked child has only an image of it, which is void there.
+    """
+
+    def __init__(self, store: Store, tenure: Tenure, clock: Clock) -> None:
+        super().__init__(tenure, clock)
+        self._store = store
+
     def renew(self, *, conn: object = None) -> None:
         """Extend the lease to its ttl from now, also one that ran out while nobody took the job.
 
@@ -91,19 +105,7 @@ class Lease:
             OutcomeUnknown: no answer: repeat it.
             Conflict: the caller's transaction began before the lease did, and cannot see it: run it again.
         """
-        tenure = self._usable()
-        if tenure.end is not None:
-            raise LeaseLost(tenure.token, tenure.end)
-        asked = self._clock()
-        try:
-            lease_until = self._store.renew(tenure.token, tenure.ttl, conn)
-        except LeaseLost as lost:
-            tenure.finish(lost.reason, lost)
-            raise
-        if conn is None and not tenure.extend(asked, lease_until):
-            tenure.expire()
-            give_back_late(self._store, tenure)
-            raise LeaseLost(tenure.token, tenure.over() or TERM_OVER)
+        drive(renewing(self._store, self._tenure, self._clock, conn))
 
     def complete(self, result: Any = None, *, conn: object = None) -> None:
         """Record the job as done for ever. The store decides, whatever this side thinks of the term.
@@ -119,19 +121,7 @@ class Lease:
             Conflict: as `renew`.
             ValueError, TypeError: the result is too large, or no JSON.
         """
-        tenure = self._usable()
-        text = None if result is None else json.dumps(result, allow_nan=False)
-        if text is not None and len(text) > MAX_RESULT_BYTES:  # ASCII: a character is a byte
-            raise ValueError(f"a result may have {MAX_RESULT_BYTES} bytes as JSON, this one has {len(text)}")
-        with tenure.settling(COMPLETED):
-            try:
-                self._store.complete(tenure.token, text, conn)
-            except LeaseLost as lost:
-                lost.result = result
-                tenure.finish(lost.reason, lost)
-                raise
-            if conn is None:
-                tenure.finish(COMPLETED, None)
+        drive(completing(self._store, self._tenure, result, conn))
 
     def release(self, *, conn: object = None) -> None:
         """Give the job back, for the next owner to acquire at once. A repetition changes nothing.
@@ -141,36 +131,70 @@ class Lease:
             OutcomeUnknown: no answer: repeat it, or let the lease run out.
             Conflict: as `renew`.
         """
-        tenure = self._usable()
-        # Asked now: its end is the end of its term.
-        was_ours = tenure.remaining() > 0
-        before = tenure.end == RELEASED or tenure.may_be_released
+        drive(releasing(self._store, self._tenure, conn))
+
+
+def renewing(store: Asked, tenure: Tenure, clock: Clock, conn: object = None) -> Steps[None]:
+    """See `Lease.renew`."""
+    _refuse_forked(tenure)
+    if tenure.end is not None:
+        raise LeaseLost(tenure.token, tenure.end)
+    asked = clock()
+    try:
+        lease_until = yield partial(store.renew, tenure.token, tenure.ttl, conn)
+    except LeaseLost as lost:
+        tenure.finish(lost.reason, lost)
+        raise
+    if conn is None and not tenure.extend(asked, lease_until):
+        tenure.expire()
+        yield from giving_back_late(store, tenure)
+        raise LeaseLost(tenure.token, tenure.over() or TERM_OVER)
+
+
+def completing(store: Asked, tenure: Tenure, result: Any, conn: object = None) -> Steps[None]:
+    """See `Lease.complete`."""
+    _refuse_forked(tenure)
+    text = None if result is None else json.dumps(result, allow_nan=False)
+    if text is not None and len(text) > MAX_RESULT_BYTES:  # ASCII: a character is a byte
+        raise ValueError(f"a result may have {MAX_RESULT_BYTES} bytes as JSON, this one has {len(text)}")
+    with tenure.settling(COMPLETED):
+        try:
+            yield partial(store.complete, tenure.token, text, conn)
+        except LeaseLost as lost:
+            lost.result = result
+            tenure.finish(lost.reason, lost)
+            raise
         if conn is None:
-            # Ended here first, there second. The other way round: the record is free, B acquires it, and this
-            # side's body still shows its token, and its heartbeat reports as lost what was given back.
-            tenure.finish(RELEASED, None)
-        with tenure.settling(RELEASED):
-            try:
-                self._store.release(tenure.token, conn)
-            except LeaseLost as lost:
-                # Released before: by an earlier call, by a sending that got no answer, or by a transaction of
-                # the caller's; and then B acquired it. Past the term B may have come first: a loss.
-                before = before or (was_ours and lost.earlier_attempt_unknown)
-                if conn is not None or not before:
-                    raise
-
-    def lose(self, reason: StaleToken) -> None:
-        """Hear from a sink that it refused this lease's token: it is lost."""
-        if reason.token == self._tenure.token and not self._tenure.is_forked:
-            self._tenure.finish("a destination has refused its token as stale", reason)
-
-    def _usable(self) -> Tenure:
-        if self._tenure.is_forked:
-            raise LeaseLost(self._tenure.token, self._tenure.over() or "")
-        return self._tenure
+            tenure.finish(COMPLETED, None)
 
 
-def give_back_late(store: Store, tenure: Tenure) -> None:
+def releasing(store: Asked, tenure: Tenure, conn: object = None) -> Steps[None]:
+    """See `Lease.release`."""
+    _refuse_forked(tenure)
+    # Asked now: its end is the end of its term.
+    was_ours = tenure.remaining() > 0
+    before = tenure.end == RELEASED or tenure.may_be_released
+    if conn is None:
+        # Ended here first, there second. The other way round: the record is free, B acquires it, and this
+        # side's body still shows its token, and its heartbeat reports as lost what was given back.
+        tenure.finish(RELEASED, None)
+    with tenure.settling(RELEASED):
+        try:
+            yield partial(store.release, tenure.token, conn)
+        except LeaseLost as lost:
+            # Released before: by an earlier call, by a sending that got no answer, or by a transaction of
+            # the caller's; and then B acquired it. Past the term B may have come first: a loss.
+            before = before or (was_ours and lost.earlier_attempt_unknown)
+            if conn is not None or not before:
+                raise
+
+
+def giving_back_late(store: Asked, tenure: Tenure) -> Steps[None]:
     """Release what was renewed after this side had been told that it is lost: nobody works under it."""
     if tenure.lost.is_set():
-        store.release(tenure.token)
+        yield partial(store.release, tenure.token)
+
+
+def _refuse_forked(tenure: Tenure) -> None:
+    if tenure.is_forked:
+        raise LeaseLost(tenure.token, tenure.over() or "")

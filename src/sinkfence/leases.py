@@ -1,14 +1,14 @@
 """The lease manager: acquires jobs for this process, keeps them, and arms what their work writes to.
 
 What stands behind it, each in a file of its own: `Leases` may outlive a fork, so that what belongs to one
-process is a `Holder`. A `Lease` is what the user sees of one acquisition; what this side knows of it, shared
-with the heartbeat, is its `Tenure`; and how long one answer of the store may be trusted is a `Term`.
+process is a `Holder`, one of its `Holders`. A `Lease` is what the user sees of one acquisition; what this
+side knows of it, shared with the heartbeat, is its `Tenure`; and how long one answer of the store may be
+trusted is a `Term`.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -16,14 +16,16 @@ from datetime import timedelta
 from types import TracebackType
 
 from sinkfence.arming import check_sinks
-from sinkfence.grants import Record, Store, check_label
+from sinkfence.grants import Record, Store
 from sinkfence.heartbeat import OnLost
-from sinkfence.holder import Holder
+from sinkfence.holder import Means
+from sinkfence.holders import Holders, check_wait
 from sinkfence.lease import Lease
-from sinkfence.process import Process, this_process
 from sinkfence.sinks import Sink
-from sinkfence.terms import Clock, boot_time, check_seconds, check_ttl
-from sinkfence.tokens import check_job_id
+from sinkfence.steps import drive
+from sinkfence.tenure import Tenure
+from sinkfence.terms import Clock, boot_time
+from sinkfence.tokens import Token, check_job_id
 
 log = logging.getLogger("sinkfence")
 
@@ -52,23 +54,19 @@ class Leases:
         ttl: timedelta | float = 30.0,
         heartbeat: timedelta | float | None = None,
         owner: str | None = None,
-        on_lost: OnLost | None = None,
+        on_lost: OnLost[Lease] | None = None,
         _clock: Clock = boot_time,
         _pause: Callable[[float], object] = time.sleep,
     ) -> None:
+        def arm(sink: Sink, token: Token) -> None:
+            sink.arm(token)
+
+        def lease(tenure: Tenure) -> Lease:
+            return Lease(store, tenure, _clock)
+
+        means = Means(store=store, beats=store, lease=lease, arm=arm, pause=_pause, clock=_clock)
         self._store = store
-        self._ttl = check_ttl(ttl)
-        self._heartbeat = (
-            None if heartbeat is None else check_seconds("heartbeat", heartbeat, 0.001, self._ttl)
-        )
-        self._label = None if owner is None else check_label(owner)
-        self._on_lost = on_lost
-        self._clock = _clock
-        self._pause = _pause
-        self._interval(self._ttl)
-        # By process, without a lock: one that another thread held at the fork would stay held in the child.
-        self._holders: dict[Process, Holder] = {}
-        self._closed = False
+        self._holders = Holders(means, ttl, heartbeat, owner, on_lost)
 
     @contextmanager
     def hold(
@@ -99,17 +97,17 @@ class Leases:
             NotEnforced: the store forgets what a sink remembers.
         """
         sinks = check_sinks(self._store, arm)
-        length = self._length(ttl)
-        interval = self._interval(length)
-        here = self._open()
-        held = here.acquire(check_job_id(job_id), length, _check_wait(wait))
-        held = here.arm(held, interval, sinks)
+        length = self._holders.length(ttl)
+        interval = self._holders.interval(length)
+        here = self._holders.open()
+        held = drive(here.acquire(check_job_id(job_id), length, check_wait(wait)))
+        held = drive(here.arm(held, interval, sinks))
         try:
             yield held.lease
         except BaseException as error:
-            here.leave(held, error)
+            drive(here.leave(held, error))
             raise
-        here.leave(held, None)
+        drive(here.leave(held, None))
 
     def acquire(
         self, job_id: str, *, ttl: timedelta | float | None = None, wait: timedelta | float = 0.0
@@ -123,8 +121,10 @@ class Leases:
             LeaseLost: the answer took longer than the ttl.
             OutcomeUnknown: no answer. A lease that was granted runs out by its ttl.
         """
-        length = self._length(ttl)
-        return self._open().acquire(check_job_id(job_id), length, _check_wait(wait)).lease
+        acquiring = self._holders.open().acquire(
+            check_job_id(job_id), self._holders.length(ttl), check_wait(wait)
+        )
+        return drive(acquiring).lease
 
     def get(self, job_id: str) -> Record | None:
         """Return the job's record, to look at, or None if it was never acquired."""
@@ -158,14 +158,10 @@ class Leases:
         Raises:
             ExceptionGroup: of what went wrong, a TimeoutError among it where the store took too long.
         """
-        self._closed = True
-        here = self._holders.get(this_process())
-        errors = here.close(timeout) if here else []
-        self._store.close()
-        if errors:
-            raise ExceptionGroup(
-                "not every lease could be released: those left run out by themselves", errors
-            )
+        try:
+            self._holders.close(timeout)
+        finally:
+            self._store.close()
 
     def __enter__(self) -> Leases:
         return self
@@ -179,32 +175,3 @@ class Leases:
             if error is None:
                 raise
             log.warning("closing after an error: %s", group.exceptions)
-
-    def _here(self) -> Holder:
-        process = this_process()
-        here = self._holders.get(process)
-        if here is None:
-            made = Holder(self._store, self._label, self._on_lost, self._clock, self._pause)
-            here = self._holders.setdefault(process, made)
-        return here
-
-    def _open(self) -> Holder:
-        if self._closed:
-            raise RuntimeError("these Leases are closed: make new ones")
-        return self._here()
-
-    def _length(self, ttl: timedelta | float | None) -> float:
-        return self._ttl if ttl is None else check_ttl(ttl)
-
-    def _interval(self, ttl: float) -> float:
-        interval = ttl / 3 if self._heartbeat is None else self._heartbeat
-        if interval >= ttl / 2:
-            raise ValueError(
-                f"heartbeat must be less than half of the ttl ({interval:g} s of {ttl:g} s): "
-                "one that comes late or fails must not cost the lease"
-            )
-        return interval
-
-
-def _check_wait(wait: timedelta | float) -> float:
-    return check_seconds("wait", wait, 0.0, math.inf)

@@ -1,0 +1,45 @@
+"""An operation as the calls that it makes, one by one: decided once, for threads and for event loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+Call = Callable[[], Any]
+"""A request that is about to be made. For an event loop it returns what is to be awaited."""
+Steps = Generator[Call, Any, T]
+"""Yields each call, is sent its answer or thrown its error, and returns what came of it all."""
+
+
+def drive(steps: Steps[T]) -> T:
+    """Make the calls on this thread."""
+    try:
+        call = next(steps)
+        while True:
+            try:
+                answer = call()
+            except BaseException as error:  # noqa: BLE001 - the steps decide
+                call = steps.throw(error)
+            else:
+                call = steps.send(answer)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+async def drive_async(steps: Steps[T]) -> T:
+    """Make the calls in this task. A cancellation is an error of the call that it interrupts."""
+    try:
+        call = next(steps)
+        while True:
+            try:
+                answer = await call()
+            except BaseException as error:  # noqa: BLE001 - the steps decide
+                call = steps.throw(error)
+            else:
+                call = steps.send(answer)
+    except StopIteration as done:
+        result: T = done.value
+        return result
