@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import threading
 import uuid
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -21,6 +23,10 @@ from sinkfence_s3.store import Exchange, S3Client, Store, settled, status, stron
 FOLDER: Final = ".sinkfence-probe"
 RACERS: Final = 4
 """Per condition; both races run at once, inside the ten connections that a boto3 client keeps."""
+PATIENCE: Final = 30.0
+"""Seconds for one step, whatever the client's timeouts are: some stores let who lost a race wait a while."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +45,6 @@ class Verdict:
     checks: tuple[Check, ...]
     bare_etags: bool
     """Whether the store wants ETags without their quotes in conditions."""
-    versioning: str
-    """Enabled, Suspended, Off, or unknown where it may not be asked: reported, not judged, for the races are
-    run in the bucket as it is."""
 
     @property
     def problem(self) -> str | None:
@@ -56,71 +59,104 @@ def probe(client: S3Client, bucket: str, prefix: str = "") -> Verdict:
 
     Raises:
         botocore's errors: no access, no bucket, no answer; nothing is concluded then.
+        TimeoutError: a step took more than 30 s; nothing is concluded either.
     """
-    trial = _Trial(Store(client, bucket), f"{prefix}{FOLDER}/{uuid.uuid4()}/")
+    trial = Trial(client, bucket, prefix)
     try:
-        checks = [
-            Check("create if absent", _create(trial)),
-            Check("swap if unchanged", _swap(trial)),
-            Check("swap of a missing key", _missing(trial)),
-        ]
+        checks = [Check(name, trial.run(name, step)) for name, step in STEPS.items()]
         if not any(check.problem for check in checks):
-            with ThreadPoolExecutor(2) as pool:
-                creates = pool.submit(_race, trial, "race-create", None)
-                swaps = pool.submit(_race, trial, "race-swap", b"base")
-            checks += [
-                Check("race of creates", creates.result()),
-                Check("race of swaps", swaps.result()),
-            ]
-        return Verdict(tuple(checks), trial.store.bare, _versioning(trial.store))
+            checks += [Check(name, problem) for name, problem in trial.run("races", races).items()]
+        return Verdict(tuple(checks), trial.store.bare)
     finally:
         trial.clean()
 
 
-class _Trial:
-    """The keys of one probe."""
+class Trial:
+    """The keys of one probe; at its end they go, with `clean`."""
 
-    def __init__(self, store: Store, folder: str) -> None:
-        self.store = store
-        self.folder = folder
-        self.made: list[tuple[str, str | None]] = []
+    def __init__(self, client: S3Client, bucket: str, prefix: str) -> None:
+        self.store = Store(client, bucket)
+        self.folder = f"{prefix}{FOLDER}/{uuid.uuid4()}/"
+        self.left = 0
+        """How many keys `clean` could not delete."""
+        self._made: set[tuple[str, str | None]] = set()  # adding is atomic
 
-    def write(self, name: str, body: bytes, etag: str | None) -> str | None:
+    def run(self, name: str, step: Callable[[Trial], T]) -> T:
+        """Return what a step returns.
+
+        Raises:
+            TimeoutError: it took more than PATIENCE. Its request goes on in its thread, and is nobody's then.
+        """
+        result = _aside(lambda: step(self))
+        try:
+            return result.result(PATIENCE)
+        except TimeoutError:
+            if result.done():
+                raise
+            raise TimeoutError(
+                f"bucket {self.store.bucket!r} gave no answer within {PATIENCE:.0f} s ({name}): nothing is "
+                "known of it, and nothing but the probe's own keys was written. Try again when it answers"
+            ) from None
+
+    def write(self, name: str, body: bytes, etag: str | None, **extra: Any) -> str | None:
         """Return the new ETag, or None if the store refused.
 
         An answer that may be a lost success (5xx, or after a repetition by boto3) is raised: no verdict.
         """
         exchange = Exchange(self.store, self.folder + name)
         try:
-            new = exchange.write(body, etag)
+            new = exchange.write(body, etag, **extra)
         except ClientError as error:
             if status(error) == 501 or (settled(error) and worth_repeating(error)):
                 return None  # 501: a store that says by itself that it knows no conditions
             raise
-        self.made.append((exchange.key, exchange.version))
+        self._made.add((exchange.key, exchange.version))
         return new
 
-    def bytes_at(self, name: str) -> bytes | None:
+    def differs(self, name: str, expected: bytes | None) -> str | None:
+        """Return what is wrong with the bytes that stand there, or None."""
         stored = Exchange(self.store, self.folder + name).read(1024)
-        return None if stored is None else stored.data
+        there = None if stored is None else stored.data
+        return None if there == expected else f"{there!r} stands there instead of {expected!r}"
 
     def clean(self) -> None:
-        for key, version in self.made:
-            which = {} if version is None else {"VersionId": version}
-            # Credentials that may not delete, or a connection lost now, are no reason to refuse the bucket.
-            with suppress(ClientError, BotoCoreError):
-                self.store.client.delete_object(Bucket=self.store.bucket, Key=key, **which)
+        """Delete what was made, as far as the credentials allow."""
+        self.left = len(self._made)
+
+        def delete(_: Trial) -> None:
+            for key, version in self._made:
+                which = {} if version is None else {"VersionId": version}
+                # Credentials that may not delete, or a connection lost now, are no reason to refuse it.
+                with suppress(ClientError, BotoCoreError):
+                    self.store.client.delete_object(Bucket=self.store.bucket, Key=key, **which)
+                    self.left -= 1
+
+        with suppress(TimeoutError):
+            self.run("clean up", delete)
 
 
-def _create(trial: _Trial) -> str | None:
+def races(trial: Trial, rounds: int = 1) -> dict[str, str | None]:
+    """Race both conditions, at once, and say what was wrong with them."""
+
+    def problem(kind: str, base: bytes | None) -> str | None:
+        found = (_race(trial, f"{kind}-{uuid.uuid4()}", base) for _ in range(rounds))
+        return next((problem for problem in found if problem), None)
+
+    creates = _aside(lambda: problem("creates", None))
+    swaps = _aside(lambda: problem("swaps", b"base"))
+    wait((creates, swaps))
+    return {"race of creates": creates.result(), "race of swaps": swaps.result()}
+
+
+def _create(trial: Trial) -> str | None:
     if trial.write("create", b"first", None) is None:
         return "refused, although the key was free"
     if trial.write("create", b"second", None) is not None:
         return "accepted, although the key existed: If-None-Match is ignored"
-    return _differs(trial, "create", b"first")
+    return trial.differs("create", b"first")
 
 
-def _swap(trial: _Trial) -> str | None:
+def _swap(trial: Trial) -> str | None:
     first = trial.write("swap", b"one", None)
     if first is None:
         return "the key to swap could not be made"
@@ -135,16 +171,24 @@ def _swap(trial: _Trial) -> str | None:
         return "other bytes have the same ETag: it names no version"
     if trial.write("swap", b"three", first) is not None:
         return "accepted, although the object had changed: If-Match is ignored"
-    return _differs(trial, "swap", b"two")
+    return trial.differs("swap", b"two")
 
 
-def _missing(trial: _Trial) -> str | None:
+def _missing(trial: Trial) -> str | None:
     if trial.write("missing", b"made", '"d41d8cd98f00b204e9800998ecf8427e"') is not None:
         return "accepted, although there is no such key"
-    return _differs(trial, "missing", None)
+    return trial.differs("missing", None)
 
 
-def _race(trial: _Trial, key: str, base: bytes | None) -> str | None:
+STEPS: Final[Mapping[str, Callable[[Trial], str | None]]] = {
+    "create if absent": _create,
+    "swap if unchanged": _swap,
+    "swap of a missing key": _missing,
+}
+"""What is tried before the races, which say nothing where these fail."""
+
+
+def _race(trial: Trial, key: str, base: bytes | None) -> str | None:
     etag = None if base is None else trial.write(key, base, None)
     start = threading.Barrier(RACERS)
 
@@ -156,21 +200,25 @@ def _race(trial: _Trial, key: str, base: bytes | None) -> str | None:
             return False  # losers may see a 500 as well
 
     bodies = [f"racer {number}".encode() for number in range(RACERS)]
-    with ThreadPoolExecutor(RACERS) as pool:
-        won = [body for body, accepted in zip(bodies, pool.map(racer, bodies), strict=True) if accepted]
+    racers = [_aside(partial(racer, body)) for body in bodies]
+    wait(racers)
+    won = [body for body, each in zip(bodies, racers, strict=True) if each.result()]
     if len(won) > 1:
         return f"{len(won)} of {RACERS} writers were told that they had won"
-    # Nobody: the winner's answer was lost, and boto3's repetition turned it into a refusal.
-    return _differs(trial, key, won[0]) if won else None
+    # Nobody, if the winner's answer was lost, and boto3's repetition turned it into a refusal.
+    problems = [trial.differs(key, body) for body in won or bodies]
+    return None if None in problems else problems[0]
 
 
-def _differs(trial: _Trial, name: str, expected: bytes | None) -> str | None:
-    there = trial.bytes_at(name)
-    return None if there == expected else f"{there!r} stands there instead of {expected!r}"
+def _aside(call: Callable[[], T]) -> Future[T]:
+    """Call in a thread of its own. No pool: at the interpreter's end it would wait for a call that hangs."""
+    result: Future[T] = Future()
 
+    def target() -> None:
+        try:
+            result.set_result(call())
+        except Exception as error:  # noqa: BLE001 - whoever waits for the result gets it
+            result.set_exception(error)
 
-def _versioning(store: Store) -> str:
-    try:
-        return str(store.client.get_bucket_versioning(Bucket=store.bucket).get("Status", "Off"))
-    except ClientError as error:
-        return f"unknown ({status(error)})"
+    threading.Thread(target=target, name="sinkfence probe", daemon=True).start()
+    return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,10 @@ RunPage = Callable[..., dict[str, Any]]
 RUN_ELSEWHERE = {"docs/reference/s3-object-format.md"}  # by the tests of the format
 RUN_HERE = {
     "README.md",
+    "docs/explanation/etag-hole.md",
     "docs/explanation/the-rule.md",
     "docs/how-to/call-a-fenced-service.md",
+    "docs/how-to/check-a-bucket.md",
     "docs/how-to/check-your-own-sink.md",
     "docs/how-to/do-a-step-once.md",
     "docs/how-to/guard-your-transactions.md",
@@ -46,6 +49,16 @@ def leases(engine: Engine) -> Iterator[Leases]:
     """A manager of leases in the page's database."""
     with Leases(SqlStore(engine), ttl=30) as leases:
         yield leases
+
+
+@pytest.fixture
+def reports(s3_server: Any, bucket_name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What `boto3.client("s3")` finds in the environment, and the bucket to put for the page's."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server.endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.secret_key)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", s3_server.region)
+    return {'"reports"': repr(bucket_name)}
 
 
 def entries(engine: Engine, table: str = "entry", column: str = "text") -> list[Any]:
@@ -66,22 +79,16 @@ def test_readme(
     run_page: RunPage,
     engine: Engine,
     serve: Callable[[Any], str],
-    s3_server: Any,
-    bucket_name: str,
+    reports: dict[str, str],
     prefix: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The README's five lines each for Postgres, HTTP and S3 write one row, one payment, one object."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server.endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.access_key)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.secret_key)
-    monkeypatch.setenv("AWS_DEFAULT_REGION", s3_server.region)
     key = Ed25519PrivateKey.generate()
     names = run_page(
         "README.md",
         replace={
-            '"reports"': repr(bucket_name),
             '"monthly/"': repr(prefix),
+            **reports,
             '"https://orders.example/"': 'serve(app) + "/"',
         },
         engine=engine,
@@ -99,6 +106,32 @@ def test_readme(
 def test_the_rule(run_page: RunPage) -> None:
     """The rule's own example refuses 7 after 8."""
     run_page("docs/explanation/the-rule.md")
+
+
+def test_etag_hole(
+    run_page: RunPage, reports: dict[str, str], prefix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The trace lets a stale write through on a plain object, and on a fenced one S3 refuses it."""
+    names = run_page("docs/explanation/etag-hole.md", replace={**reports, '"daily/': f'"{prefix}'})
+    names["client"].close()
+    assert capsys.readouterr().out.startswith(
+        "generation 7 of job 'stock' is stale: generation 8 has been seen"
+    )
+
+
+def test_check_a_bucket(
+    run_page: RunPage,
+    reports: dict[str, str],
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The report of the real server goes on as the page's does."""
+    monkeypatch.setattr(sys.modules["sinkfence_s3.doctor"], "ROUNDS", 1)
+    run_page("docs/how-to/check-a-bucket.md", replace={**reports, "daily/": prefix})
+    text = (ROOT / "docs/how-to/check-a-bucket.md").read_text()
+    shown = text.partition("```text\n")[2].partition("```")[0].splitlines()
+    assert capsys.readouterr().out.splitlines()[1 : len(shown)] == shown[1:]
 
 
 def test_hold_a_lease(run_page: RunPage, engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:

@@ -176,8 +176,11 @@ class ToyHandler(Handler):
 
     def put(self) -> None:
         toy, body = self.server, self.take()
+        assert toy.speaks.wait(WAIT)
         if toy.answers.get("PUT"):
             return self.error(*toy.answers["PUT"])
+        if "racers" in toy.ignores and body.startswith(b"racer"):
+            return self.error(500, "InternalError")
         none_match, match = self.headers.get("If-None-Match"), self.headers.get("If-Match")
         with toy.guard:
             there = toy.objects.get(self.path)
@@ -197,6 +200,8 @@ class ToyHandler(Handler):
         if "content" in toy.ignores and there is not None:
             body = there[0]
         meta = [(k, v) for k, v in self.headers.items() if k.lower().startswith("x-amz-meta-")]
+        if "metadata" in toy.ignores:
+            meta = []
         with toy.guard:
             toy.objects[self.path] = (body, meta)
         self.answer(200, [("ETag", toy.etag((body, meta)))], b"")
@@ -208,14 +213,18 @@ class ToyHandler(Handler):
             return self.error(*toy.answers[self.command])
         if self.path.endswith("?versioning"):
             return self.answer(200, [], b"<VersioningConfiguration/>")
+        if self.path.count("/") == 1:  # the bucket's
+            return self.answer(200, [("Date", toy.date)] if toy.date else [], b"")
         there = toy.objects.get(self.path)
         if there is None:
             return self.error(404, "NoSuchKey")
         return self.answer(200, [("ETag", toy.etag(there)), *there[1]], there[0])
 
     def delete(self) -> None:
+        if self.server.answers.get("DELETE"):
+            return self.error(*self.server.answers["DELETE"])
         self.server.objects.pop(self.path, None)
-        self.answer(204, [], b"")
+        return self.answer(204, [], b"")
 
     def error(self, status: int, code: str) -> None:
         body = f"<Error><Code>{code}</Code><Message>forged</Message></Error>".encode()
@@ -239,6 +248,10 @@ class Toy(Server):
         """How many racers pass the check before one of them writes."""
         self.gaps: dict[str, threading.Barrier] = {}
         self.answers: dict[str, tuple[int, str]] = {}
+        self.speaks = threading.Event()
+        """Puts are answered as long as it is set."""
+        self.speaks.set()
+        self.date: str | None = None
 
     def etag(self, there: tuple[bytes, Any]) -> str:
         return self.form.format(hashlib.md5(there[0]).hexdigest())

@@ -1,6 +1,7 @@
 """The probe tells stores that enforce conditions from those that only look so."""
 
 import threading
+import uuid
 
 import pytest
 from botocore.exceptions import ClientError
@@ -40,7 +41,7 @@ def test_it_runs_once_per_process_before_the_first_write_and_not_for_readers(
         thread.start()
     for thread in threads:
         thread.join()
-    assert count.count("GetBucketVersioning") == 1
+    assert count.count("DeleteObject") == 4  # the keys of one probe
     count.clear()
     again = FencedBucket(s3_client, bucket_name, prefix=prefix)
     assert again.object("r3").put(b"x", A).requests == 2
@@ -104,13 +105,29 @@ def test_a_store_that_cannot_be_asked_is_not_judged(toy, client_at):
         FencedBucket(client_at(toy.endpoint), "bkt").object("r").put(b"x", A)
 
 
+def test_a_race_that_nobody_won_must_have_been_won(toy, client_at):
+    """Each racer heard 500: one of them must stand there all the same, or nothing has been shown."""
+    toy.ignores = {"racers"}
+    with pytest.raises(NotEnforced, match="race of creates: None stands there instead of b'racer 0'"):
+        FencedBucket(client_at(toy.endpoint), "bkt").object("r").put(b"x", A)
+
+
+def test_a_store_that_does_not_answer_is_given_up(toy, client_at, monkeypatch):
+    """Whatever timeouts the client has, a step has its own: no verdict then, and nothing written."""
+    monkeypatch.setattr("sinkfence_s3.probe.PATIENCE", 0.2)
+    toy.speaks.clear()
+    with pytest.raises(TimeoutError, match=r"gave no answer within .* s \(create if absent\)"):
+        FencedBucket(client_at(toy.endpoint), "bkt").object("r").put(b"x", A)
+    assert toy.objects == {}
+    toy.speaks.set()
+
+
 def test_a_bucket_that_keeps_versions_is_judged_by_its_races_and_cleaned_up(s3_client, bucket_name):
-    """Versioning is reported, not judged; the probe removes its versions and leaves no delete markers."""
-    name = "versioned"
+    """Versioning is not judged; the probe removes its versions and leaves no delete markers."""
+    name = f"versioned-{uuid.uuid4()}"
     s3_client.create_bucket(Bucket=name)
     s3_client.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
-    verdict = probe(s3_client, name)
-    assert (verdict.problem, verdict.versioning) == (None, "Enabled")
+    assert probe(s3_client, name).problem is None
     left = s3_client.list_object_versions(Bucket=name)
     assert left.get("Versions", []) == left.get("DeleteMarkers", []) == []
 

@@ -1,0 +1,214 @@
+"""What a bucket can and can't do for fenced objects, tried out on it, and said with what to do about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from functools import partial
+from typing import Any, Final, Literal
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from sinkfence.errors import NotEnforced
+from sinkfence_s3.probe import STEPS, Trial, races
+from sinkfence_s3.store import S3Client, code, status
+
+ROUNDS: Final = 5
+"""Of races: a store that tests first and writes later may win one by chance."""
+SKEW: Final = 60.0
+"""Seconds between the clocks from which it is worth a word; S3 refuses requests from 15 minutes on."""
+
+Grade = Literal["ok", "note", "broken", "unknown"]
+_USE_ANOTHER: Final = "use a store that honours If-None-Match and If-Match on PutObject, atomically"
+_MEND: Final = "mend that, and ask again"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was tried, and what came of it."""
+
+    name: str
+    grade: Grade
+    """`note` is of interest and no condition of anything; `unknown` could not be tried."""
+    says: str
+    advice: str = ""
+    """What to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the doctor found, printable."""
+
+    where: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def fenced(self) -> bool:
+        """Whether the bucket enforces what `FencedBucket.object` needs; False if it could not be tried."""
+        return self._holds(*STEPS, "race of creates", "race of swaps")
+
+    @property
+    def once(self) -> bool:
+        """Whether it enforces what `put_once` needs by itself. `FencedBucket` asks for all or nothing."""
+        return self._holds("create if absent", "race of creates", "metadata")
+
+    def check(self) -> None:
+        """Do nothing if fenced objects are enforced.
+
+        Raises:
+            NotEnforced: they aren't, or it could not be found out; with this report.
+        """
+        if not self.fenced:
+            raise NotEnforced(str(self))
+
+    def __str__(self) -> str:
+        lines = [self.where]
+        for each in self.findings:
+            lines.append(f"  {each.grade:8}{each.name}: {each.says}")
+            if each.advice:
+                lines.append(f"  {'':8}  -> {each.advice}")
+        for mode, holds in (("fenced objects", self.fenced), ("put_once alone", self.once)):
+            lines.append(f"{mode}: {'enforced' if holds else 'NOT ENFORCED, or not shown to be'}")
+        return "\n".join(lines)
+
+    def _holds(self, *names: str) -> bool:
+        grades = {each.name: each.grade for each in self.findings}
+        return all(grades.get(name) == "ok" for name in names)
+
+
+def doctor(client: S3Client, bucket: str, prefix: str = "") -> Report:
+    """Try out what fenced objects rest on, and report it; everything under `PREFIX.sinkfence-probe/UUID/`.
+
+    Takes some hundred small requests, and deletes what it has made. It asks more than the probe before the
+    first write: it races more often, and tells what that one only refuses. Each step has 30 seconds.
+    """
+    trial = Trial(client, bucket, prefix)
+    try:
+        findings = [_tried(trial, name, partial(_step, name, step), _MEND) for name, step in STEPS.items()]
+        if all(each.grade == "ok" for each in findings):
+            findings += _races(trial)
+        findings += [_tried(trial, name, step) for name, step in _MORE.items()]
+    finally:
+        trial.clean()
+    findings.append(_cleaned(trial))
+    where = f"bucket {bucket!r} at {client.meta.endpoint_url}, tried under {trial.folder!r}"
+    return Report(where, tuple(findings))
+
+
+def _tried(trial: Trial, name: str, step: Callable[[Trial], Finding], advice: str = "") -> Finding:
+    try:
+        return trial.run(name, step)
+    except NotEnforced as refusal:
+        return Finding(name, "broken", str(refusal), _USE_ANOTHER)
+    except (ClientError, BotoCoreError, TimeoutError) as error:
+        return Finding(name, "unknown", str(error), "; ".join([*getattr(error, "__notes__", ()), advice]))
+
+
+def _step(name: str, step: Callable[[Trial], str | None], trial: Trial) -> Finding:
+    return _judged(name, step(trial))
+
+
+def _judged(name: str, problem: str | None) -> Finding:
+    return Finding(name, "broken", problem, _USE_ANOTHER) if problem else Finding(name, "ok", "enforced")
+
+
+def _races(trial: Trial) -> list[Finding]:
+    try:
+        problems = trial.run("races", partial(races, rounds=ROUNDS))
+    except (ClientError, BotoCoreError, TimeoutError) as error:
+        return [Finding("races", "unknown", str(error), _MEND)]
+    return [_judged(name, problem) for name, problem in problems.items()]
+
+
+def _quotes(trial: Trial) -> Finding:
+    name = "ETags in conditions"
+    if trial.store.bare:
+        return Finding(name, "note", "taken only without their quotes, which is found out and done")
+    return Finding(name, "ok", "taken as they are sent")
+
+
+def _equal_bytes(trial: Trial) -> Finding:
+    first = trial.write("equal", b"the same", None)
+    second = None if first is None else trial.write("equal", b"the same", first)
+    if second is None:
+        return Finding("equal bytes", "unknown", "could not be written twice")
+    if first == second:
+        says = "have equal ETags: If-Match on objects of your own is no fence, on registers it is"
+        return Finding("equal bytes", "note", says)
+    return Finding("equal bytes", "note", "have another ETag at each write")
+
+
+def _metadata(trial: Trial) -> Finding:
+    sent = {"sinkfence-write": "Aa-_09"}
+    if trial.write("metadata", b"", None, Metadata=sent) is None:
+        return Finding("metadata", "broken", "could not be written", _USE_ANOTHER)
+    head = trial.store.client.head_object(Bucket=trial.store.bucket, Key=trial.folder + "metadata")
+    if head.get("Metadata") != sent:
+        says = f"comes back as {head.get('Metadata')!r}: put_once would not know its own writes"
+        return Finding("metadata", "broken", says, "look for a proxy that strips x-amz-meta- headers")
+    return Finding("metadata", "ok", "comes back as it was sent")
+
+
+def _clock(trial: Trial) -> Finding:
+    before = time.time()
+    head = trial.store.client.head_bucket(Bucket=trial.store.bucket)
+    date = head["ResponseMetadata"]["HTTPHeaders"].get("date")
+    if date is None:
+        return Finding("clock", "unknown", "answers have no Date header")
+    # The header is cut to whole seconds, and the answer took its time: the error is below either sum.
+    skew = parsedate_to_datetime(date).timestamp() - before
+    if abs(skew) > SKEW:
+        says = f"this host and the store differ by {abs(skew):.0f} s; S3 refuses requests from 900 s on"
+        return Finding("clock", "note", says, "set this host's clock by NTP; fencing does not depend on it")
+    return Finding("clock", "ok", "within a minute of the store's")
+
+
+def _versioning(trial: Trial) -> Finding:
+    state = trial.store.client.get_bucket_versioning(Bucket=trial.store.bucket).get("Status", "Off")
+    if state == "Off":
+        return Finding("versioning", "ok", "off")
+    says = f"{state}: each write of a register keeps its predecessor"
+    return Finding("versioning", "note", says, "have a lifecycle rule expire noncurrent versions")
+
+
+def _delete(trial: Trial) -> Finding:
+    return _other(trial, "conditional delete", trial.store.client.delete_object, IfMatch='"another"')
+
+
+def _copy(trial: Trial) -> Finding:
+    source = {"Bucket": trial.store.bucket, "Key": trial.folder + "create"}
+    copy = trial.store.client.copy_object
+    return _other(trial, "conditional copy", copy, IfNoneMatch="*", CopySource=source)
+
+
+def _other(trial: Trial, name: str, call: Callable[..., Any], **condition: Any) -> Finding:
+    trial.write("other", b"here", None)
+    try:
+        call(Bucket=trial.store.bucket, Key=trial.folder + "other", **condition)
+    except ClientError as error:
+        says = "is honoured" if status(error) == 412 else f"is answered with {code(error)}"
+    else:
+        says = "is IGNORED"
+    return Finding(name, "note", f"{says}; not used here, and no fence: conditions of it race on some stores")
+
+
+def _cleaned(trial: Trial) -> Finding:
+    if not trial.left:
+        return Finding("deleting", "ok", "allowed: what was tried here is gone")
+    says = f"{trial.left} objects of a few bytes could not be deleted, and stay in {trial.folder!r}"
+    return Finding(
+        "deleting", "note", says, "allow s3:DeleteObject there, and collect needs it under `KEY.d/`"
+    )
+
+
+_MORE: Final[Mapping[str, Callable[[Trial], Finding]]] = {
+    "ETags in conditions": _quotes,
+    "equal bytes": _equal_bytes,
+    "metadata": _metadata,
+    "clock": _clock,
+    "versioning": _versioning,
+    "conditional delete": _delete,
+    "conditional copy": _copy,
+}
