@@ -16,4 +16,4 @@
   -- A transaction may have gone on as another role (SET LOCAL ROLE, for row security): it is confirmed, and writes to
   -- protected tables, all the same. To protect a table is for its owner, who needs no right to write.
   grant execute on function sinkfence.confirm, sinkfence.schema_version, sinkfence.refuse_write, sinkfence.count_write,
-    sinkfence.counter, sinkfence.unprotected, sinkfence.protect to public;
+    sinkfence.counter, sinkfence.unprotected, sinkfence.protected, sinkfence.protect to public;

@@ -121,6 +121,35 @@
     order by 1, 2
   $fn$;
 
+  -- Every table that has one of these triggers, or is the table of a partition that has; for the doctor.
+  create or replace function sinkfence.protected()
+  returns table (relation regclass, job_id name, warn_only boolean, lacks text, misses bigint, reachable text)
+  language sql stable set search_path = pg_catalog, pg_temp as $fn$
+    with recursive ours as (
+      select t.tgrelid, t.tgparentid, t.tgargs, t.tgfoid = 'sinkfence.count_write()'::regprocedure as warn_only
+        from pg_trigger t
+       where t.tgfoid in ('sinkfence.refuse_write()'::regprocedure, 'sinkfence.count_write()'::regprocedure)
+    ), up (relid, top) as (
+      select o.tgrelid, o.tgrelid from ours o
+      union select u.relid, i.inhparent from up u join pg_inherits i on i.inhrelid = u.top
+    ), root as (  -- its mode is what its own triggers say, or those of its parts
+      select distinct on (u.top) u.top::regclass as relation, o.warn_only,
+             nullif(convert_from(rtrim(o.tgargs, '\x00'), 'UTF8'), '')::name as job_id
+        from up u join ours o on o.tgrelid = u.relid
+       where not exists (select from pg_inherits i where i.inhrelid = u.top)
+       order by u.top, u.relid <> u.top, o.tgparentid <> 0, o.tgargs desc
+    )
+    select r.relation, r.job_id, r.warn_only,
+           (select string_agg(l.lacks, ', ') from sinkfence.unprotected(r.relation, r.job_id, r.warn_only) l),
+           -- not for who may not read it; and null before the first
+           case when has_sequence_privilege(s.oid, 'usage, select') then coalesce(pg_sequence_last_value(s.oid), 0) end,
+           -- who writes, and may disable the triggers as the table's owner
+           (select string_agg(quote_ident(l.rolname), ', ' order by l.rolname) from pg_roles l
+             where l.rolcanlogin and not l.rolsuper and pg_has_role(l.oid, c.relowner, 'member')
+               and pg_has_role(l.oid, 'sinkfence_writer', 'member'))
+      from root r join pg_class c on c.oid = r.relation left join pg_class s on s.oid = sinkfence.counter(r.relation)
+  $fn$;
+
   -- From its COMMIT on the table refuses whoever writes without a guard, or to a row of a job that is not guarded. For
   -- the table's owner. Harmless to repeat: where all is as it should be, nothing is locked.
   create or replace function sinkfence.protect(relation regclass, job_id name default null, warn_only boolean default false)

@@ -16,5 +16,6 @@
     end if;
   end if;
 
-  create or replace function sinkfence.schema_version() returns integer language sql immutable as 'select 2';
+  execute format('create or replace function sinkfence.schema_version() returns integer language sql immutable as %L',
+                 'select ' || version);
   grant usage on schema sinkfence to public;

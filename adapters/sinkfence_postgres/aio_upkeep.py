@@ -1,0 +1,77 @@
+"""The asynchronous half of what is done at deployment and by operators; it is in `sinkfence_postgres.aio`, too."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sinkfence_postgres import asking, connections, installation, protection
+from sinkfence_postgres.aio_connections import KINDS, run
+from sinkfence_postgres.asking import Plan
+from sinkfence_postgres.doctor import examining
+from sinkfence_postgres.marks import JobMark, explained, reading
+from sinkfence_postgres.report import Report
+from sinkfence_postgres.statements import Query
+
+if TYPE_CHECKING:
+    from sinkfence_postgres.aio import AnyTx
+
+T = TypeVar("T")
+
+
+async def install(conn: AnyTx) -> None:
+    """As `sinkfence_postgres.install`."""
+    tx = connections.expect(conn, *KINDS)
+    if not connections.is_psycopg(tx):
+        await tx.run_sync(installation.install)
+        return
+    with installation.explained():
+        async with nullcontext() if connections.is_open(tx) else tx.transaction():
+            await tx.execute(installation.schema())
+
+
+async def protect(conn: AnyTx, table: str, *, job_id: str | None = None, warn_only: bool = False) -> None:
+    """As `sinkfence_postgres.protect`."""
+    with protection.explained(table):
+        await ask(conn, protection.protecting(table, job_id, warn_only))
+
+
+async def marks(conn: AnyTx, prefix: str = "") -> list[JobMark]:
+    """As `sinkfence_postgres.marks`."""
+    with explained():
+        return await ask(conn, reading(prefix))
+
+
+async def doctor(conn: AnyTx) -> Report:
+    """As `sinkfence_postgres.doctor`."""
+    return await ask(conn, examining())
+
+
+async def ask(conn: AnyTx, plan: Plan[T]) -> T:
+    """As `asking.ask`."""
+    tx: Any = connections.expect(conn, *KINDS)
+    if not connections.is_psycopg(tx):
+        return await tx.run_sync(asking.ask, plan)  # type: ignore[no-any-return]
+    import psycopg
+
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(nullcontext() if connections.is_open(tx) else tx.transaction())
+        other: Any = None
+        try:
+            step = next(plan)
+            while True:
+                if isinstance(step, Query):
+                    step = plan.send(await run(tx, step))
+                    continue
+                try:
+                    if other is None:
+                        opened = await psycopg.AsyncConnection.connect(**asking.address(tx))
+                        other = await stack.enter_async_context(opened)
+                    rows = await run(other, step.query)
+                except Exception as exc:  # noqa: BLE001
+                    step = plan.throw(exc)
+                else:
+                    step = plan.send(rows)
+        except StopIteration as done:
+            answer: T = done.value
+            return answer

@@ -1,0 +1,77 @@
+"""What is asked of a server in several statements, written once for every kind of connection."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sinkfence_postgres import connections
+from sinkfence_postgres.statements import Query
+
+if TYPE_CHECKING:
+    from sinkfence_postgres.connections import AnyTx
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A statement for another connection to the same server, which stays open, in one transaction."""
+
+    query: Query
+
+
+Plan = Generator[Query | Elsewhere, list[Any], T]
+"""Yields statements and is sent their rows; that another connection could not be had is thrown into it."""
+
+
+def ask(conn: AnyTx, plan: Plan[T]) -> T:
+    """Carry out a plan: in the transaction that is open, or in one that is committed here."""
+    tx: Any = connections.expect(conn, *connections.KINDS)
+    with ExitStack() as stack:
+        stack.enter_context(nullcontext() if connections.is_open(tx) else connections.begun(tx))
+        other: Any = None
+        try:
+            step = next(plan)
+            while True:
+                if isinstance(step, Query):
+                    step = plan.send(connections.run(tx, step))
+                    continue
+                try:
+                    other = other or stack.enter_context(another(tx))
+                    rows = connections.run(other, step.query)
+                except Exception as exc:  # noqa: BLE001
+                    step = plan.throw(exc)
+                else:
+                    step = plan.send(rows)
+        except StopIteration as done:
+            answer: T = done.value
+            return answer
+
+
+def another(tx: Any) -> Any:
+    """Return another connection that is opened as this one was, to be closed by its block."""
+    if connections.is_psycopg(tx):
+        import psycopg
+
+        return psycopg.connect(**address(tx))
+    from sqlalchemy.engine import Engine
+
+    # Not from the engine's own pool, which may have no more to give; by the same creator, with all that its
+    # listeners add. Nothing is kept: it is closed when its connection is.
+    engine = connections.core(tx).engine
+    return Engine(engine.pool.recreate(), engine.dialect, engine.url).connect()
+
+
+def address(tx: Any) -> dict[str, Any]:
+    """Return how to reach the very server that this connection of psycopg is at, of several that it had."""
+    info = tx.info
+    there = {
+        "host": info.host,
+        "hostaddr": info.hostaddr or None,
+        "port": info.port,
+        "password": info.password,
+    }
+    return {"conninfo": info.dsn, **there}

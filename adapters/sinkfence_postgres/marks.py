@@ -1,0 +1,67 @@
+"""What the database has seen, for operators."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from sinkfence.errors import SchemaMismatch
+from sinkfence_postgres.asking import Plan, ask
+from sinkfence_postgres.refusals import lacking, message, sqlstate
+from sinkfence_postgres.statements import Query
+
+if TYPE_CHECKING:
+    from sinkfence_postgres.connections import AnyTx
+
+
+@dataclass(frozen=True, slots=True)
+class JobMark:
+    """The highest generation that the database has seen for a job, whose it was, and since when."""
+
+    job_id: str
+    max_generation: int
+    owner: str
+    raised_at: datetime
+    """By the server's clock."""
+
+
+def marks(conn: AnyTx, prefix: str = "") -> list[JobMark]:
+    """Return the marks of all jobs whose id begins with prefix, in bytewise order of the ids.
+
+    For a superuser, or a role that was granted SELECT on sinkfence.mark: writers can't read them. For
+    looking on: who writes under a generation that was found here makes a stale owner look new.
+
+    Raises:
+        SchemaMismatch: sinkfence is not installed here, or this role may not read the marks.
+    """
+    with explained():
+        return ask(conn, reading(prefix))
+
+
+def reading(prefix: str) -> Plan[list[JobMark]]:
+    """Read the marks."""
+    query = (
+        "SELECT job_id, max_generation, owner, raised_at FROM sinkfence.mark"
+        " WHERE pg_catalog.starts_with(job_id, :prefix) ORDER BY job_id"
+    )
+    rows = yield Query(query, {"prefix": prefix}, rows=None)
+    return [JobMark(*row) for row in rows]
+
+
+@contextmanager
+def explained() -> Generator[None]:
+    """Raise what a refusal of the server means."""
+    try:
+        yield
+    except Exception as exc:
+        if sqlstate(exc) == "42501":  # insufficient_privilege
+            raise SchemaMismatch(
+                f"this role may not read the marks ({message(exc)}): "
+                'run GRANT SELECT ON sinkfence.mark TO "the role" as a superuser'
+            ) from exc
+        if known := lacking(exc):
+            raise known from exc
+        raise

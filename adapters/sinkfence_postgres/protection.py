@@ -1,0 +1,113 @@
+"""Tables that refuse whoever comes without a guard, or to a row of a job that is not guarded."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from sinkfence.errors import NotEnforced, SchemaMismatch
+from sinkfence_postgres.asking import Plan, ask
+from sinkfence_postgres.refusals import lacking, message, sqlstate
+from sinkfence_postgres.report import Finding
+from sinkfence_postgres.statements import Query
+
+if TYPE_CHECKING:
+    from sinkfence_postgres.connections import AnyTx
+
+
+def protect(
+    conn: AnyTx,
+    table: str,
+    *,
+    job_id: str | None = None,
+    warn_only: bool = False,
+) -> None:
+    """Have the table refuse, from the commit on, what is written to it without a guard, by any client.
+
+    Triggers see to it: for INSERT, UPDATE, DELETE, TRUNCATE, COPY, MERGE, for what comes through views and
+    cascades, and for each partition, of which later ones get all but TRUNCATE by their own name (`doctor`
+    tells). In an open transaction the caller commits. To repeat it is harmless; called otherwise, it
+    replaces what was there. It takes the table's owner, waits for writers under way, and lets new ones wait
+    meanwhile: set lock_timeout. It doesn't look at the rows that are there.
+
+    It fences staleness, not malice: the table's owner can disable triggers, and neither a superuser nor
+    session_replication_role = replica (logical replication, a restore) is stopped.
+
+    Args:
+        conn: a psycopg Connection; a SQLAlchemy Connection or Session.
+        table: as in SQL: "orders", "shop.orders", '"Odd name"'.
+        job_id: the column, of type text, that says whose a row is, by its plain name. Then a row can be
+            written only while its job is guarded, and one without a job not at all. None: any guarded
+            transaction may write.
+        warn_only: let everything pass, and count the transactions that would have been refused, see `doctor`.
+
+    Raises:
+        NotEnforced: it can't be made safe: a view, a foreign or temporary table, a partition by itself.
+        SchemaMismatch: there is no such table, or column, or it can't hold a job_id; the caller is not the
+            table's owner; sinkfence is not installed, or an older version.
+    """
+    with explained(table):
+        ask(conn, protecting(table, job_id, warn_only))
+
+
+def protecting(table: str, job_id: str | None, warn_only: bool) -> Plan[None]:
+    """Protect a table. Its name is read by the caller's search_path."""
+    for name in (table, job_id):
+        if name is not None and (not name or "\0" in name):
+            raise ValueError(f"a name of a table or column is no empty string, and has no NUL: {name!r}")
+    yield Query(
+        "SELECT sinkfence.protect(pg_catalog.to_regclass(:table),"
+        " cast(:job_id AS pg_catalog.name), cast(:warn_only AS boolean))",
+        {"table": table, "job_id": job_id, "warn_only": warn_only},
+    )
+
+
+@contextmanager
+def explained(table: str) -> Generator[None]:
+    """Raise what a refusal of the server means."""
+    try:
+        yield
+    except Exception as exc:
+        code = sqlstate(exc)
+        if code == "42809":  # wrong_object_type
+            raise NotEnforced(message(exc)) from exc
+        if code == "42501":  # insufficient_privilege
+            raise SchemaMismatch(f"only its owner can protect {table} ({message(exc)})") from exc
+        if code in ("42P01", "42703", "42804"):  # undefined_table, undefined_column, datatype_mismatch
+            raise SchemaMismatch(f"{table} can't be protected so ({message(exc)})") from exc
+        if known := lacking(exc):
+            raise known from exc
+        raise
+
+
+def survey(findings: list[Finding]) -> Plan[None]:
+    """Find out, for the doctor, what is protected, and how well."""
+    columns = "cast(relation AS pg_catalog.text), job_id, warn_only, lacks, misses, reachable"
+    rows = yield Query(f"SELECT {columns} FROM sinkfence.protected() ORDER BY 1", {}, rows=None)  # noqa: S608
+    for row in rows:
+        findings += _judge(*row)
+    if not rows:
+        says = "no table is protected: what goes round the guard is not checked"
+        findings.append(Finding("tables", "note", says, "run sinkfence_postgres.protect(conn, table)"))
+
+
+def _judge(
+    table: str, job_id: str | None, warn_only: bool, lacks: str | None, *more: Any
+) -> Iterator[Finding]:
+    misses, owners = more
+    name, mode = f"table {table}", f"job_id={job_id!r}" if job_id else "any job"
+    if lacks:
+        says = f"half protected ({mode}): {lacks}"
+        yield Finding(name, "broken", says, "call protect again, as you want it")
+    elif warn_only:
+        counted = "nobody may say how many" if misses is None else misses
+        says = f"counts only ({mode}): {counted} transactions would have been refused"
+        advice = "the server's log names them; when no more come, protect without warn_only"
+        yield Finding(name, "note", says, advice)
+    else:
+        yield Finding(name, "ok", f"protected ({mode})")
+    if owners:
+        says = f"who writes can disable its triggers, as its owner: {owners}"
+        advice = "ALTER TABLE ... OWNER TO a role without login, of which no writer is a member"
+        yield Finding(name, "weak", says, advice)
