@@ -39,6 +39,7 @@ class Passage:
         self._watch = watch
         self._admitted = False
         self._mismatch: JobMismatch | None = None
+        self._refusal: Answer | None = None
 
     def admit(self, job_id: str) -> Token:
         """Note that the handler named its job, and return the token if it is for that job."""
@@ -55,6 +56,8 @@ class Passage:
         caller must hear it, and its lease. A handler that forgot the check, or that commits after it has
         answered, would tell its caller of a success that nothing has checked: its COMMIT may yet be refused.
         """
+        if self._refusal is not None:  # of an error that the framework answers, see frameworks.install
+            return self._refusal
         refused: SinkfenceError | None = self._watch.refused or self._mismatch
         if isinstance(refused, StaleToken) or (refused is not None and status >= 500):
             return self._answer(refused)
@@ -83,6 +86,7 @@ class Passage:
         if answer is not None and started:
             log.error("%s came after the response had started: its sender reads a success", answer.slug)
             return None
+        self._refusal = answer
         return answer
 
     def _answer(self, error: Exception) -> Answer | None:
