@@ -22,8 +22,8 @@ from sinkfence.tokens import Token
 def refusal(exc: BaseException) -> SinkfenceError | None:
     """Return what the database has refused with this error, or None if it is no refusal of ours.
 
-    Reads the errors of psycopg, psycopg2, asyncpg, and SQLAlchemy's wrappers of them. SQLSTATE SF001 is
-    StaleToken or GenerationConflict, SF002 MissingToken, SF003 NotArmed, SF004 JobMismatch, SF005
+    Reads the errors of psycopg, psycopg2, asyncpg, and SQLAlchemy's and Django's wrappers of them. SQLSTATE
+    SF001 is StaleToken or GenerationConflict, SF002 MissingToken, SF003 NotArmed, SF004 JobMismatch, SF005
     NotEnforced, SF009 (a mark cannot go back) a plain SinkfenceError.
     """
     code = sqlstate(exc)
@@ -121,8 +121,10 @@ def _layers(exc: BaseException) -> Iterator[BaseException]:
     layer: BaseException | None = exc
     while layer is not None:
         yield layer
-        # SQLAlchemy: .orig is the driver's; with asyncpg, a stand-in whose cause is the driver's.
-        cause = layer.__cause__ if _code(layer) else None
+        # SQLAlchemy: .orig is the driver's; with asyncpg, a stand-in whose cause is the driver's. In Django,
+        # the cause.
+        wraps = _code(layer) or type(layer).__module__ == "django.db.utils"
+        cause = layer.__cause__ if wraps else None
         layer = getattr(layer, "orig", None) or cause
 
 
