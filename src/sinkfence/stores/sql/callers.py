@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
-from typing import Any
-
-import sqlalchemy as sa
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
 
 from sinkfence.stores.sql.connections import RETRYABLE, sqlstate, text
 from sinkfence.stores.sql.dialects import Query, Row
@@ -22,23 +21,40 @@ def fetch_in(conn: Any, query: Query) -> Sequence[Row]:
     Raises:
         TypeError: anything else, an asynchronous connection among it.
     """
-    execute = getattr(conn, "execute", None)
-    if execute is None or inspect.iscoroutinefunction(execute):
-        raise TypeError(
-            f"conn must be a synchronous SQLAlchemy or psycopg connection, not {type(conn).__name__}"
-        )
-    try:
-        if hasattr(conn, "get_bind") or isinstance(conn, sa.Connection):  # get_bind: a Session, scoped or not
-            rows: Sequence[Row] = execute(text(query.sql), query.params).all()
+    with noted():
+        if kind_of(conn, "synchronous") == "sqlalchemy":
+            rows: Sequence[Row] = conn.execute(text(query.sql), query.params).all()
             return rows
-        if not type(conn).__module__.startswith("psycopg"):
-            raise TypeError(f"conn must be an SQLAlchemy or psycopg connection, not {type(conn).__name__}")
         from psycopg.rows import tuple_row
 
         with conn.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(re.sub(r":(\w+)", r"%(\1)s", query.sql), query.params)
+            cursor.execute(pyformat(query), query.params)
             fetched: Sequence[Row] = cursor.fetchall()
             return fetched
+
+
+def kind_of(conn: Any, wanted: Literal["synchronous", "asynchronous"]) -> Literal["sqlalchemy", "psycopg"]:
+    """Return whose connection it is, or raise TypeError."""
+    execute = getattr(conn, "execute", None)
+    if execute is not None and inspect.iscoroutinefunction(execute) == (wanted == "asynchronous"):
+        # Of a Session, scoped or not; of a Connection.
+        if hasattr(conn, "get_bind") or hasattr(conn, "exec_driver_sql"):
+            return "sqlalchemy"
+        if type(conn).__module__.startswith("psycopg"):
+            return "psycopg"
+    raise TypeError(f"conn must be an {wanted} SQLAlchemy or psycopg connection, not {type(conn).__name__}")
+
+
+def pyformat(query: Query) -> str:
+    """Return a query's text with psycopg's places in it."""
+    return re.sub(r":(\w+)", r"%(\1)s", query.sql)
+
+
+@contextmanager
+def noted() -> Generator[None]:
+    """Surround a statement, and note on its error whether the whole transaction may be run again."""
+    try:
+        yield
     except Exception as error:
         if sqlstate(error) in RETRYABLE:
             error.add_note("retryable: roll back and run the whole transaction again")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, Final, TypeVar
@@ -24,7 +24,7 @@ RETRYABLE: Final = {"40001", "40P01"}
 _SHUTDOWN: Final = {"57P01", "57P02", "57P03"}
 """Ends a session even while its COMMIT, locally done, waits for a standby."""
 
-_TIMEOUTS: Final = {
+TIMEOUTS: Final[Mapping[str, int]] = {
     "connect_timeout": 5,
     "tcp_user_timeout": 5000,
     "keepalives_idle": 5,
@@ -44,18 +44,30 @@ def engine_for(source: str | sa.URL | sa.Engine) -> sa.Engine:
         ValueError: neither PostgreSQL nor an SQLite file, or an asynchronous driver.
         ImportError: the driver is not installed.
     """
-    # hide_parameters: a result that somebody completes a job with has no place in an error's text.
-    options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "hide_parameters": True}
+    options: dict[str, Any]
     if isinstance(source, sa.Engine):
-        url, options["pool"] = source.url, source.pool.recreate()
+        url, options = source.url, {"pool": source.pool.recreate()}
     else:
-        url = sa.make_url(source)
-        if url.drivername in {"postgres", "postgresql"}:
-            url = url.set(drivername="postgresql+psycopg")
+        url = full(source)
+        arguments: dict[str, Any] = {"timeout": 5.0}
         if url.get_backend_name() == "postgresql":
-            options["connect_args"] = {k: v for k, v in _TIMEOUTS.items() if k not in url.query}
-        else:
-            options["connect_args"] = {"timeout": 5.0}
+            arguments = {k: v for k, v in TIMEOUTS.items() if k not in url.query}
+        options = {"connect_args": arguments}
+    engine = made(sa.create_engine, url, options)
+    if engine.dialect.is_async:
+        raise ValueError(f"{url.drivername} is asynchronous: use postgresql+psycopg here")
+    event.listen(engine, "connect", prepare)
+    return engine
+
+
+def full(source: str | sa.URL) -> sa.URL:
+    """Return a URL that names its driver."""
+    url = sa.make_url(source)
+    return url.set(drivername="postgresql+psycopg") if url.drivername in {"postgres", "postgresql"} else url
+
+
+def made(create: Callable[..., T], url: sa.URL, options: Mapping[str, Any]) -> T:
+    """Return an engine in autocommit, or raise what `engine_for` does."""
     backend = url.get_backend_name()
     if backend not in {"postgresql", "sqlite"}:
         raise ValueError(f"SqlStore keeps leases in PostgreSQL or SQLite, not in {backend}")
@@ -64,20 +76,19 @@ def engine_for(source: str | sa.URL | sa.Engine) -> sa.Engine:
             "SqlStore needs an SQLite file (sqlite:///leases.db): in memory, MemoryStore does it"
         )
     try:
-        engine = sa.create_engine(url, **options)
+        # hide_parameters: a result that somebody completes a job with has no place in an error's text.
+        return create(url, isolation_level="AUTOCOMMIT", hide_parameters=True, **options)
     except ImportError as absent:
         driver = absent.name or url.get_driver_name()
         extra = "'sinkfence[postgres]' 'psycopg[binary]'" if driver == "psycopg" else driver
         raise ImportError(
             f"{url.drivername} needs the driver {driver}, which is not here ({absent}): pip install {extra}"
         ) from None
-    if engine.dialect.is_async:
-        raise ValueError(f"{url.drivername} is asynchronous: use postgresql+psycopg here")
-    event.listen(engine, "connect", _prepare)
-    return engine
 
 
-def _prepare(driver_connection: Any, _record: object) -> None:
+def prepare(driver_connection: Any, _record: object) -> None:
+    """Make a new connection one that keeps no state in the server's session, and that writes durably."""
+    driver_connection = getattr(driver_connection, "driver_connection", driver_connection)
     if hasattr(driver_connection, "prepare_threshold"):
         driver_connection.prepare_threshold = None  # prepared statements are session state
     elif type(driver_connection).__module__.startswith("sqlite3"):
@@ -108,48 +119,83 @@ def transaction(connection: sa.Connection) -> Generator[None]:
         raise
 
 
+class Attempts:
+    """The sendings of one call that may be repeated: after a deadlock, and after an answer that was lost."""
+
+    def __init__(self) -> None:
+        self.connected = False
+        """Whether there is a connection for this sending: else nothing was sent."""
+        self._sent: Exception | None = None
+        self._last: Exception | None = None
+        self._again = True
+
+    def __iter__(self) -> Generator[float]:
+        """Give the seconds to wait before each sending."""
+        for attempt in range(ATTEMPTS):
+            if not self._again:
+                return
+            # Jitter, as whoever deadlocked would meet again.
+            yield random.uniform(0.5, 1.0) * min(0.02 * 2**attempt, 0.5) if attempt else 0.0  # noqa: S311
+
+    @contextmanager
+    def judged(self) -> Generator[None]:
+        """Surround one sending. What comes out of it is final; else it is to be sent again, or given up.
+
+        Raises:
+            SchemaMismatch: there is no such table.
+        """
+        self.connected = False
+        try:
+            yield
+        except LeaseLost as lost:
+            lost.earlier_attempt_unknown = self._sent is not None
+            raise
+        except (
+            DBAPIError,
+            OSError,
+        ) as error:  # an OSError comes from asyncpg, which SQLAlchemy leaves as it is
+            self._last = error
+            if not self.connected:
+                if self._sent is None:
+                    raise
+                return
+            unanswered = _is_unanswered(error)
+            self._sent = error if unanswered else self._sent
+            if _is_absent(error):
+                raise schema.missing() from error
+            self._again = unanswered or sqlstate(error) in RETRYABLE
+
+    def outcome(self) -> Exception:
+        """Return what became of it: OutcomeUnknown, or an error of which is known that it took no effect."""
+        if self._sent is None:
+            assert self._last is not None
+            return self._last
+        unknown = OutcomeUnknown(
+            "the lease store gave no answer to a statement, nor to its repetition: it may have taken effect. "
+            "Repeat the call, or let the lease run out"
+        )
+        unknown.__cause__ = self._sent
+        return unknown
+
+
 def run(
     engine: sa.Engine, work: Callable[[sa.Connection], T], *, pause: Callable[[float], object] = time.sleep
 ) -> T:
-    """Do work that may be repeated: after a serialization failure or deadlock, and after a lost answer.
+    """Do work that may be repeated.
 
     Raises:
         OutcomeUnknown: sent, and neither this nor a repetition was answered.
         SchemaMismatch: there is no such table.
         sqlalchemy.exc.DBAPIError: anything else, of which is known that it took no effect.
     """
-    sent: DBAPIError | None = None
-    last: DBAPIError | None = None
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            pause(random.uniform(0.5, 1.0) * min(0.02 * 2**attempt, 0.5))  # noqa: S311 - jitter
-        try:
-            connection = engine.connect()
-        except DBAPIError as error:
-            if sent is None:  # nothing was sent
-                raise
-            last = error
-        else:
-            with connection:
-                try:
-                    return work(connection)
-                except LeaseLost as lost:
-                    lost.earlier_attempt_unknown = sent is not None
-                    raise
-                except DBAPIError as error:
-                    last = error
-                    sent = error if _is_unanswered(error) else sent
-                    if _is_absent(error):
-                        raise schema.missing() from error
-                    if not (_is_unanswered(error) or sqlstate(error) in RETRYABLE):
-                        break
-    if sent is not None:
-        raise OutcomeUnknown(
-            "the lease store gave no answer to a statement, nor to its repetition: it may have taken effect. "
-            "Repeat the call, or let the lease run out"
-        ) from sent
-    assert last is not None
-    raise last
+    attempts = Attempts()
+    for wait in attempts:
+        if wait:
+            pause(wait)
+        with attempts.judged(), engine.connect() as connection:
+            attempts.connected = True
+            return work(connection)
+    raise attempts.outcome()
 
 
 @lru_cache(64)
@@ -169,10 +215,11 @@ def is_blocked(error: DBAPIError) -> bool:
     return sqlstate(error) == "55P03" or getattr(error.orig, "sqlite_errorname", "").startswith("SQLITE_BUSY")
 
 
-def _is_unanswered(error: DBAPIError) -> bool:
+def _is_unanswered(error: DBAPIError | OSError) -> bool:
     code = sqlstate(error)
-    return error.connection_invalidated or (code is not None and (code[:2] == "08" or code in _SHUTDOWN))
+    cut = not isinstance(error, DBAPIError) or error.connection_invalidated
+    return cut or (code is not None and (code[:2] == "08" or code in _SHUTDOWN))
 
 
-def _is_absent(error: DBAPIError) -> bool:
-    return sqlstate(error) in {"42P01", "42703"} or "no such table" in str(error.orig)
+def _is_absent(error: DBAPIError | OSError) -> bool:
+    return sqlstate(error) in {"42P01", "42703"} or "no such table" in str(getattr(error, "orig", ""))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
-from sinkfence.grants import Record
-
-T = TypeVar("T")
 Row = Sequence[Any]
 
 TABLE: Final = "sinkfence_lease"
@@ -20,17 +17,6 @@ class Query:
 
     sql: str
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-
-@dataclass(frozen=True, slots=True)
-class Change(Generic[T]):
-    """A conditional change of one row and, where it changed nothing, a look that says why."""
-
-    query: Query
-    took: Callable[[Row], T]
-    look: Query
-    refused: Callable[[Record | None], T]
-    """Raises, or returns where an earlier sending of the same call had made the change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +101,11 @@ SQLITE: Final = Dialect(
     mortal="true",
     settled="0",
 )
+
+
+def in_words(d: Dialect, conn: object) -> Dialect:
+    """Return the dialect for a statement in the caller's transaction, if there is one.
+
+    There its own settings count, to the end.
+    """
+    return d if conn is None else replace(d, patient=d.mortal, settled="0")

@@ -1,16 +1,52 @@
-"""A record as it is read, and the operators' three statements."""
+"""A record as it is read, what a change makes of it, and the operators' three statements."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Any, Generic, TypeVar
 
-from sinkfence.errors import SchemaMismatch
+from sinkfence.errors import Conflict, SchemaMismatch
 from sinkfence.grants import Record
+from sinkfence.steps import Steps
 from sinkfence.stores.sql.dialects import TABLE, Dialect, Query, Row
 from sinkfence.tokens import MAX_GENERATION
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[T]):
+    """A conditional change of one row and, where it changed nothing, a look that says why."""
+
+    query: Query
+    took: Callable[[Row], T]
+    look: Query
+    refused: Callable[[Record | None], T]
+    """Raises, or returns where an earlier sending of the same call had made the change."""
+
+    def steps(self, fetch: Callable[[Query], Any], *, provisional: bool = False) -> Steps[T]:
+        """Make it. `provisional`: inside a transaction of the caller's.
+
+        Raises:
+            Conflict: that transaction began before the lease did.
+        """
+        rows = yield partial(fetch, self.query)
+        if rows:
+            return self.took(rows[0])
+        rows = yield partial(fetch, self.look)
+        found = record(rows[0]) if rows else None
+        if provisional and (found.generation if found else 0) < self.query.params["generation"]:
+            # From a snapshot, nothing follows: that the store has gone back is for the heartbeat to see.
+            raise Conflict(
+                "this transaction's snapshot is older than the lease, and so does not see it: "
+                "roll back, and run the whole transaction again"
+            )
+        return self.refused(found)
 
 
 def look(d: Dialect, job_id: str) -> Query:

@@ -12,8 +12,8 @@ from typing import Final
 
 from sinkfence.errors import GenerationExhausted, JobCompleted, LeaseHeld
 from sinkfence.grants import Grant, Record, Renewals, is_settled, lease_lost
-from sinkfence.stores.sql.dialects import TABLE, Change, Dialect, Query, Row
-from sinkfence.stores.sql.records import instant, look
+from sinkfence.stores.sql.dialects import TABLE, Dialect, Query, Row
+from sinkfence.stores.sql.records import Change, instant, look
 from sinkfence.tokens import MAX_GENERATION, Token
 
 _MINE: Final = "job_id = :job_id AND generation = :generation AND owner = :owner AND state = 'open'"

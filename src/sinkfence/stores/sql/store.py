@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Literal, TypeVar
@@ -12,13 +13,15 @@ from typing import Literal, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from sinkfence.errors import Conflict, GenerationExhausted, LeaseHeld, SchemaMismatch
+from sinkfence.errors import GenerationExhausted, LeaseHeld, SchemaMismatch
 from sinkfence.grants import Grant, Record, Renewals
 from sinkfence.process import Process, this_process
+from sinkfence.steps import drive
 from sinkfence.stores.sql import records, schema, statements
 from sinkfence.stores.sql.callers import fetch_in
 from sinkfence.stores.sql.connections import engine_for, is_blocked, run, text, transaction
-from sinkfence.stores.sql.dialects import POSTGRESQL, SQLITE, Change, Dialect, Query, Row
+from sinkfence.stores.sql.dialects import POSTGRESQL, SQLITE, Query, Row, in_words
+from sinkfence.stores.sql.records import Change
 from sinkfence.tokens import MAX_GENERATION, Token, check_generation, check_job_id
 
 T = TypeVar("T")
@@ -35,6 +38,31 @@ class _Engines:
     beats: sa.Engine
     checked: bool = False
     """Whether the tables were found to be the right ones."""
+
+
+@contextmanager
+def blocked_is_held(job_id: str) -> Generator[None]:
+    """Turn a wait that was too long into LeaseHeld: an open transaction completes or releases the job."""
+    try:
+        yield
+    except DBAPIError as error:
+        if is_blocked(error):
+            raise LeaseHeld(job_id, None, 0.1) from error
+        raise
+
+
+def checked(grant: Grant, clock: int) -> Grant:
+    """Return a grant that the clock was to be the floor of, and log an error if it wasn't."""
+    token = grant.token
+    if token.generation > clock + 1000:
+        log.error(
+            "job %r: generation %d is ahead of the store's clock (%d): floor='clock' does not protect it",
+            token.job_id,
+            token.generation,
+            clock,
+            extra={"job_id": token.job_id, "generation": token.generation},
+        )
+    return grant
 
 
 class SqlStore:
@@ -107,30 +135,18 @@ class SqlStore:
     def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
         """As `Store.acquire`."""
         change = statements.acquire(self._dialect, check_job_id(job_id), owner, ttl, by_clock=self._by_clock)
-        try:
-            grant, clock = self._change(change)
-        except DBAPIError as error:
-            if is_blocked(error):  # an owner's transaction is open that completes or releases the job
-                raise LeaseHeld(job_id, None, 0.1) from error
-            raise
-        if self._by_clock and grant.token.generation > clock + 1000:
-            log.error(
-                "job %r: generation %d is ahead of the store's clock (%d): floor='clock' does not protect it",
-                job_id,
-                grant.token.generation,
-                clock,
-                extra={"job_id": job_id, "generation": grant.token.generation},
-            )
-        return grant
+        with blocked_is_held(job_id):
+            grant, clock = self.change(change)
+        return checked(grant, clock) if self._by_clock else grant
 
     def reacquire_above(self, token: Token, n: int, owner: str, ttl: float) -> Grant | None:
         """As `Store.reacquire_above`."""
         change = statements.reacquire_above(self._dialect, token, n, owner, ttl, by_clock=self._by_clock)
-        return self._change(change)
+        return self.change(change)
 
     def renew(self, token: Token, ttl: float, conn: object = None) -> datetime:
         """As `Store.renew`."""
-        return self._change(statements.renew(self._words(conn), token, ttl), conn)
+        return self.change(statements.renew(in_words(self._dialect, conn), token, ttl), conn)
 
     def renew_many(self, wanted: Sequence[tuple[Token, float]]) -> Renewals:
         """As `Store.renew_many`."""
@@ -148,24 +164,24 @@ class SqlStore:
 
     def complete(self, token: Token, result: str | None, conn: object = None) -> None:
         """As `Store.complete`."""
-        self._change(statements.complete(self._words(conn), token, result), conn)
+        self.change(statements.complete(in_words(self._dialect, conn), token, result), conn)
 
     def release(self, token: Token, conn: object = None) -> None:
         """As `Store.release`."""
-        self._change(statements.release(self._words(conn), token), conn)
+        self.change(statements.release(in_words(self._dialect, conn), token), conn)
 
     def get(self, job_id: str) -> Record | None:
         """As `Store.get`."""
-        rows = self._fetch(records.look(self._dialect, check_job_id(job_id)))
+        rows = self.fetch(records.look(self._dialect, check_job_id(job_id)))
         return records.record(rows[0]) if rows else None
 
     def list(self, prefix: str) -> Sequence[Record]:
         """As `Store.list`."""
-        return [records.record(row) for row in self._fetch(records.look_under(self._dialect, prefix))]
+        return [records.record(row) for row in self.fetch(records.look_under(self._dialect, prefix))]
 
     def reopen(self, job_id: str) -> Record:
         """As `Store.reopen`."""
-        rows = self._fetch(records.reopen(self._dialect, check_job_id(job_id)))
+        rows = self.fetch(records.reopen(self._dialect, check_job_id(job_id)))
         if not rows:
             raise KeyError(job_id)
         return records.record(rows[0])
@@ -174,7 +190,7 @@ class SqlStore:
         """As `Store.raise_above`."""
         if check_generation(n) == MAX_GENERATION:
             raise GenerationExhausted
-        return records.record(self._fetch(records.raise_above(self._dialect, check_job_id(job_id), n))[0])
+        return records.record(self.fetch(records.raise_above(self._dialect, check_job_id(job_id), n))[0])
 
     def close(self) -> None:
         """As `Store.close`."""
@@ -183,29 +199,23 @@ class SqlStore:
             here.work.dispose()
             here.beats.dispose()
 
-    def _words(self, conn: object) -> Dialect:
-        # In the caller's transaction its own settings count, to the end.
-        d = self._dialect
-        return d if conn is None else replace(d, patient=d.mortal, settled="0")
+    @property
+    def is_checked(self) -> bool:
+        """Whether this process has found the tables to be the right ones."""
+        return self._here().checked
 
-    def _change(self, change: Change[T], conn: object = None) -> T:
-        def work(fetch: Fetch) -> T:
-            rows = fetch(change.query)
-            if rows:
-                return change.took(rows[0])
-            rows = fetch(change.look)
-            found = records.record(rows[0]) if rows else None
-            if conn is not None and (found.generation if found else 0) < change.query.params["generation"]:
-                # From a snapshot, nothing follows: that the store has gone back is for the heartbeat to see.
-                raise Conflict(
-                    "this transaction's snapshot is older than the lease, and so does not see it: "
-                    "roll back, and run the whole transaction again"
-                )
-            return change.refused(found)
+    def check(self) -> None:
+        """Connect as the heartbeat will, and make sure that the tables are the right ones."""
+        self._run(lambda _: None, beat=True)
 
-        return self._run(work) if conn is None else work(partial(fetch_in, conn))
+    def change(self, change: Change[T], conn: object = None) -> T:
+        """Make a change, in a transaction of the caller's or of our own."""
+        if conn is not None:
+            return drive(change.steps(partial(fetch_in, conn), provisional=True))
+        return self._run(lambda fetch: drive(change.steps(fetch)))
 
-    def _fetch(self, query: Query) -> Sequence[Row]:
+    def fetch(self, query: Query) -> Sequence[Row]:
+        """Return the rows of one statement."""
         return self._run(lambda fetch: fetch(query))
 
     def _run(self, work: Callable[[Fetch], T], *, beat: bool = False) -> T:

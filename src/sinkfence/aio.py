@@ -1,0 +1,157 @@
+"""Leases for an event loop (asyncio's), under the same names: what asks the store or a sink is awaited.
+
+What they decide is what `sinkfence.Leases` decides, step by step. The heartbeat is the same too: a thread,
+whose renewals go over a connection of its own, since a task would wait with whatever blocks the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Final
+
+from sinkfence.arming import check_sinks, is_async
+from sinkfence.asking import AsyncStore, Unhurried
+from sinkfence.grants import Asked, Record
+from sinkfence.heartbeat import OnLost
+from sinkfence.holder import Means
+from sinkfence.holders import Holders, check_wait
+from sinkfence.lease import BaseLease, completing, releasing, renewing
+from sinkfence.sinks import AsyncSink, Sink
+from sinkfence.steps import drive_async
+from sinkfence.tenure import Tenure
+from sinkfence.terms import Clock, boot_time
+from sinkfence.tokens import Token, check_job_id
+
+__all__: Final = ["Lease", "Leases"]
+
+log = logging.getLogger("sinkfence")
+
+
+class Lease(BaseLease):
+    """As `sinkfence.Lease`. `lost` is an event of threads: look at it, or be told by `on_lost`."""
+
+    def __init__(self, store: Asked, tenure: Tenure, clock: Clock) -> None:
+        super().__init__(tenure, clock)
+        self._store = store
+
+    async def renew(self, *, conn: object = None) -> None:
+        """As `sinkfence.Lease.renew`."""
+        await drive_async(renewing(self._store, self._tenure, self._clock, conn))
+
+    async def complete(self, result: Any = None, *, conn: object = None) -> None:
+        """As `sinkfence.Lease.complete`. Cancelled, it may have been completed: repeat it."""
+        await drive_async(completing(self._store, self._tenure, result, conn))
+
+    async def release(self, *, conn: object = None) -> None:
+        """As `sinkfence.Lease.release`."""
+        await drive_async(releasing(self._store, self._tenure, conn))
+
+
+class Leases:
+    """As `sinkfence.Leases`, of a store for event loops: `sinkfence.stores.sql.aio.SqlStore`.
+
+    `on_lost` runs on a thread of the heartbeat: `loop.call_soon_threadsafe` takes the news into the loop.
+    A task that is cancelled while it acquires waits for the store's answer, and gives back what was granted.
+    """
+
+    def __init__(
+        self,
+        store: AsyncStore,
+        *,
+        ttl: timedelta | float = 30.0,
+        heartbeat: timedelta | float | None = None,
+        owner: str | None = None,
+        on_lost: OnLost[Lease] | None = None,
+        _clock: Clock = boot_time,
+        _pause: Callable[[float], Coroutine[Any, Any, object]] = asyncio.sleep,
+    ) -> None:
+        unhurried = Unhurried(store)
+
+        def lease(tenure: Tenure) -> Lease:
+            return Lease(unhurried, tenure, _clock)
+
+        means = Means(store=unhurried, beats=store.sync, lease=lease, arm=_arm, pause=_pause, clock=_clock)
+        self._store = store
+        self._holders = Holders(means, ttl, heartbeat, owner, on_lost)
+
+    @asynccontextmanager
+    async def hold(
+        self,
+        job_id: str,
+        *,
+        ttl: timedelta | float | None = None,
+        wait: timedelta | float = 0.0,
+        arm: Iterable[Sink | AsyncSink] = (),
+    ) -> AsyncGenerator[Lease]:
+        """As `sinkfence.Leases.hold`. Sinks that are not for an event loop are armed in a thread."""
+        sinks = check_sinks(self._store, arm, loop=True)
+        length = self._holders.length(ttl)
+        interval = self._holders.interval(length)
+        here = self._holders.open()
+        held = await drive_async(here.acquire(check_job_id(job_id), length, check_wait(wait)))
+        # Between the two nothing is awaited, and so nothing is cancelled.
+        held = await drive_async(here.arm(held, interval, sinks))
+        try:
+            yield held.lease
+        except BaseException as error:
+            await drive_async(here.leave(held, error))
+            raise
+        await drive_async(here.leave(held, None))
+
+    async def acquire(
+        self, job_id: str, *, ttl: timedelta | float | None = None, wait: timedelta | float = 0.0
+    ) -> Lease:
+        """As `sinkfence.Leases.acquire`."""
+        acquiring = self._holders.open().acquire(
+            check_job_id(job_id), self._holders.length(ttl), check_wait(wait)
+        )
+        return (await drive_async(acquiring)).lease
+
+    async def get(self, job_id: str) -> Record | None:
+        """As `sinkfence.Leases.get`."""
+        return await self._store.get(job_id)
+
+    async def list(self, prefix: str = "") -> Sequence[Record]:
+        """As `sinkfence.Leases.list`."""
+        return await self._store.list(prefix)
+
+    async def reopen(self, job_id: str) -> Record:
+        """As `sinkfence.Leases.reopen`."""
+        return await self._store.reopen(job_id)
+
+    async def raise_above(self, job_id: str, n: int) -> Record:
+        """As `sinkfence.Leases.raise_above`."""
+        return await self._store.raise_above(job_id, n)
+
+    async def close(self, timeout: float = 10.0) -> None:
+        """As `sinkfence.Leases.close`, for the leases of all loops of the process."""
+        try:
+            # The heartbeat's connections release, whichever loop is gone.
+            await asyncio.to_thread(self._holders.close, timeout)
+        finally:
+            await self._store.close()
+
+    async def __aenter__(self) -> Leases:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except ExceptionGroup as group:
+            if error is None:
+                raise
+            log.warning("closing after an error: %s", group.exceptions)
+
+
+async def _arm(sink: Any, token: Token) -> None:
+    if is_async(sink):
+        await sink.arm(token)
+    else:
+        await asyncio.to_thread(sink.arm, token)

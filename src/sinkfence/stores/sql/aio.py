@@ -1,0 +1,215 @@
+"""The store in a database, for an event loop: the same statements, awaited; SQLite's in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, Literal, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from sinkfence.errors import GenerationExhausted
+from sinkfence.grants import Grant, Record
+from sinkfence.process import Process, this_process
+from sinkfence.steps import drive_async
+from sinkfence.stores.sql import records, statements
+from sinkfence.stores.sql import store as threads
+from sinkfence.stores.sql.callers import kind_of, noted, pyformat
+from sinkfence.stores.sql.connections import TIMEOUTS, Attempts, full, made, prepare, text
+from sinkfence.stores.sql.dialects import POSTGRESQL, SQLITE, Query, Row, in_words
+from sinkfence.stores.sql.records import Change
+from sinkfence.tokens import MAX_GENERATION, Token, check_generation, check_job_id
+
+__all__ = ["SqlStore"]
+
+T = TypeVar("T")
+Fetch = Callable[[Query], Awaitable[Sequence[Row]]]
+
+_ASYNCPG: Final = {
+    "timeout": 5.0,
+    "command_timeout": 10.0,
+    # A pooler may hand the next statement to another server process, where a counted name is another's.
+    "prepared_statement_name_func": lambda: f"sinkfence-{uuid.uuid4()}",
+}
+
+
+class SqlStore:
+    """As `sinkfence.stores.sql.SqlStore`: a URL of psycopg, asyncpg or SQLite, or an AsyncEngine.
+
+    The heartbeat's thread renews over a synchronous connection, which nothing that blocks the loop holds
+    up: to PostgreSQL by psycopg, also where asyncpg does the rest. `sync` is the URL or Engine for that,
+    where it cannot be made of the first one: it has asyncpg's own options, or is an engine that logs in by
+    its connect_args. It is tried at the first call.
+
+    Connections belong to the event loop they were made in. Close in each loop what you use in several.
+
+    Raises:
+        ImportError: a driver is not installed, or greenlet, which SQLAlchemy awaits by.
+    """
+
+    durable: bool = True
+
+    def __init__(
+        self,
+        url_or_engine: str | sa.URL | AsyncEngine,
+        *,
+        floor: Literal["clock"] | None = None,
+        sync: str | sa.URL | sa.Engine | None = None,
+    ) -> None:
+        self._source = url_or_engine
+        url = url_or_engine.url if isinstance(url_or_engine, AsyncEngine) else full(url_or_engine)
+        self.sync = threads.SqlStore(_synchronous(url) if sync is None else sync, floor=floor)
+        self._lite = url.get_backend_name() == "sqlite"
+        self._by_clock = floor == "clock"
+        self._dialect = SQLITE if self._lite else POSTGRESQL
+        # By process and loop, and kept: a forked child must not close its parent's connections.
+        self._engines: dict[tuple[Process, asyncio.AbstractEventLoop], AsyncEngine] = {}
+        if not self._lite:
+            self._engine()  # what cannot be made is told now
+
+    def __repr__(self) -> str:
+        return repr(self.sync)
+
+    @property
+    def jumps(self) -> bool:
+        """As `Store.jumps`."""
+        return self._by_clock
+
+    async def create_schema(self) -> None:
+        """As `sinkfence.stores.sql.SqlStore.create_schema`."""
+        await asyncio.to_thread(self.sync.create_schema)
+
+    async def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
+        """As `Store.acquire`."""
+        change = statements.acquire(self._dialect, check_job_id(job_id), owner, ttl, by_clock=self._by_clock)
+        with threads.blocked_is_held(job_id):
+            grant, clock = await self._change(change)
+        return threads.checked(grant, clock) if self._by_clock else grant
+
+    async def reacquire_above(self, token: Token, n: int, owner: str, ttl: float) -> Grant | None:
+        """As `Store.reacquire_above`."""
+        change = statements.reacquire_above(self._dialect, token, n, owner, ttl, by_clock=self._by_clock)
+        return await self._change(change)
+
+    async def renew(self, token: Token, ttl: float, conn: object = None) -> datetime:
+        """As `Store.renew`."""
+        return await self._change(statements.renew(in_words(self._dialect, conn), token, ttl), conn)
+
+    async def complete(self, token: Token, result: str | None, conn: object = None) -> None:
+        """As `Store.complete`."""
+        await self._change(statements.complete(in_words(self._dialect, conn), token, result), conn)
+
+    async def release(self, token: Token, conn: object = None) -> None:
+        """As `Store.release`."""
+        await self._change(statements.release(in_words(self._dialect, conn), token), conn)
+
+    async def get(self, job_id: str) -> Record | None:
+        """As `Store.get`."""
+        rows = await self._fetch(records.look(self._dialect, check_job_id(job_id)))
+        return records.record(rows[0]) if rows else None
+
+    async def list(self, prefix: str) -> Sequence[Record]:
+        """As `Store.list`."""
+        return [records.record(row) for row in await self._fetch(records.look_under(self._dialect, prefix))]
+
+    async def reopen(self, job_id: str) -> Record:
+        """As `Store.reopen`."""
+        rows = await self._fetch(records.reopen(self._dialect, check_job_id(job_id)))
+        if not rows:
+            raise KeyError(job_id)
+        return records.record(rows[0])
+
+    async def raise_above(self, job_id: str, n: int) -> Record:
+        """As `Store.raise_above`."""
+        if check_generation(n) == MAX_GENERATION:
+            raise GenerationExhausted
+        raising = records.raise_above(self._dialect, check_job_id(job_id), n)
+        return records.record((await self._fetch(raising))[0])
+
+    async def close(self) -> None:
+        """As `Store.close`, in this event loop; and the connections of the heartbeat."""
+        engine = self._engines.pop((this_process(), asyncio.get_running_loop()), None)
+        if engine is not None:
+            await engine.dispose()
+        await asyncio.to_thread(self.sync.close)
+
+    async def _change(self, change: Change[T], conn: object = None) -> T:
+        if conn is not None:
+            return await drive_async(change.steps(partial(_fetch_in, conn), provisional=True))
+        if self._lite:
+            return await asyncio.to_thread(self.sync.change, change)
+        return await self._run(lambda fetch: drive_async(change.steps(fetch)))
+
+    async def _fetch(self, query: Query) -> Sequence[Row]:
+        if self._lite:
+            return await asyncio.to_thread(self.sync.fetch, query)
+        return await self._run(lambda fetch: fetch(query))
+
+    async def _run(self, work: Callable[[Fetch], Awaitable[T]]) -> T:
+        if not self.sync.is_checked:
+            # In the heartbeat's way: where that one can't connect, no lease would live.
+            await asyncio.to_thread(self.sync.check)
+        key = this_process(), asyncio.get_running_loop()
+        if key not in self._engines:
+            for process, loop in list(self._engines):
+                if process == key[0] and loop.is_closed():
+                    del self._engines[process, loop]
+            self._engines[key] = self._engine()
+        attempts = Attempts()
+        for wait in attempts:
+            if wait:
+                await asyncio.sleep(wait)
+            with attempts.judged():
+                async with self._engines[key].connect() as connection:
+                    attempts.connected = True
+
+                    async def fetch(query: Query) -> Sequence[Row]:
+                        return (await connection.execute(text(query.sql), query.params)).all()
+
+                    return await work(fetch)
+        raise attempts.outcome()
+
+    def _engine(self) -> AsyncEngine:
+        source = self._source
+        options: dict[str, Any]
+        if isinstance(source, AsyncEngine):
+            url, options = source.url, {"pool": source.sync_engine.pool.recreate()}
+        else:
+            url = full(source)
+            asyncpg = url.get_driver_name() == "asyncpg"
+            arguments: dict[str, Any] = {**(_ASYNCPG if asyncpg else TIMEOUTS)}
+            options = {"connect_args": {k: v for k, v in arguments.items() if k not in url.query}}
+        engine = made(create_async_engine, url, options)
+        event.listen(engine.sync_engine, "connect", prepare)
+        return engine
+
+
+async def _fetch_in(conn: Any, query: Query) -> Sequence[Row]:
+    with noted():
+        if kind_of(conn, "asynchronous") == "sqlalchemy":
+            rows: Sequence[Row] = (await conn.execute(text(query.sql), query.params)).all()
+            return rows
+        from psycopg.rows import tuple_row
+
+        async with conn.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(pyformat(query), query.params)
+            fetched: Sequence[Row] = await cursor.fetchall()
+            return fetched
+
+
+def _synchronous(url: sa.URL) -> sa.URL:
+    if url.get_backend_name() == "sqlite":
+        return url.set(drivername="sqlite")
+    if url.get_driver_name() != "asyncpg":
+        return url
+    if url.query:
+        raise ValueError(
+            f"the options {sorted(url.query)} are asyncpg's, and the heartbeat connects by psycopg: "
+            "say by sync= how (postgresql+psycopg://...)"
+        )
+    return url.set(drivername="postgresql+psycopg")
