@@ -7,7 +7,10 @@ except ModuleNotFoundError:
 
 from sinkfence_s3.buckets import FencedBucket
 from sinkfence_s3.doctor import Report, doctor
-from sinkfence_s3.objects import FencedObject, Reader, Stat, Written
+from sinkfence_s3.objects import FencedObject
+from sinkfence_s3.readers import Reader, Stat
+from sinkfence_s3.writers import Writer
+from sinkfence_s3.writes import Written
 
-__all__ = ["FencedBucket", "FencedObject", "Reader", "Report", "Stat", "Written", "doctor"]
+__all__ = ["FencedBucket", "FencedObject", "Reader", "Report", "Stat", "Writer", "Written", "doctor"]
 del _botocore

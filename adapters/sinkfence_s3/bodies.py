@@ -1,11 +1,20 @@
-"""The body of a put, read once and bounded, so that it can be hashed and sent again."""
+"""The body of a put, as pieces in order, from where it stands to its end.
+
+A body is never handed to boto3 as a file: what is sent is cut from its pieces, hashed on the way, and kept
+until S3 has it. So what is sent again is the very same bytes, wherever the file stands by then.
+"""
 
 from __future__ import annotations
 
 import io
 import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
+
+READ: Final = 1024 * 1024
+"""Bytes that are asked of a file at a time."""
 
 
 class Readable(Protocol):
@@ -16,67 +25,123 @@ class Readable(Protocol):
         ...
 
 
-BodyLike = bytes | bytearray | memoryview | os.PathLike[str] | Readable
-"""Bytes, the path of a file, or a binary file object, which is read from where it stands."""
+Piece = bytes | bytearray | memoryview
+BodyLike = Piece | os.PathLike[str] | Readable | Iterable[Piece]
+"""Bytes, a file's path, a binary file object, read from where it stands, or an iterable of bytes."""
 
 
-def read_body(body: BodyLike, limit: int) -> bytes:
-    """Return the body's bytes, at most `limit` of them.
+class Body:
+    """A body that was opened."""
 
-    A file object is left at its end, or where it stood if it was refused.
+    def __init__(self, length: int | None, begin: Callable[[], Iterator[object]]) -> None:
+        self.length = length
+        """In bytes; None for a stream, whose end is found by reading it."""
+        self._begin = begin
+
+    def pieces(self) -> Iterator[bytes | memoryview]:
+        """Read it, from where it stood when it was opened.
+
+        Raises:
+            io.UnsupportedOperation: it was read before, and cannot be rewound.
+            TypeError: it gave something else than bytes.
+            ValueError: its length is no longer what it was.
+        """
+        size = 0
+        for given in self._begin():
+            piece = octets(given)
+            size += len(piece)
+            yield piece
+        if self.length is not None and self.length != size:
+            raise ValueError(
+                f"this file had {self.length} bytes, and gave {size}: nothing may write to it while it is put"
+            )
+
+
+@contextmanager
+def opened(body: BodyLike) -> Generator[Body]:
+    """Open a body for the block. A file object is left at its end, or where it stood if the block failed.
 
     Raises:
         TypeError: text, or nothing that can be read.
-        ValueError: longer than `limit`, or a file that already stands at its end.
+        ValueError: a file that already stands at its end.
     """
     if isinstance(body, bytes | bytearray | memoryview):
-        return _bounded(bytes(body), limit)
-    if isinstance(body, os.PathLike):
-        with Path(body).open("rb") as opened:
-            return _bounded(_read(opened, limit), limit)
-    if not callable(getattr(body, "read", None)):
+        data = octets(body)
+        yield Body(len(data), lambda: iter((data,)))
+    elif isinstance(body, os.PathLike):
+        with Path(body).open("rb") as file, _of_file(file) as opened_file:
+            yield opened_file
+    elif callable(getattr(body, "read", None)):
+        with _of_file(cast("Readable", body)) as opened_file:
+            yield opened_file
+    elif isinstance(body, Iterable) and not isinstance(body, str):
+        pieces = cast("Iterable[object]", body)
+        # A generator is its own iterator, and what it has given is gone; a list begins anew.
+        yield Body(None, _once(pieces) if iter(pieces) is pieces else lambda: iter(pieces))
+    else:
         raise TypeError(
-            f"a body is bytes, a path (pathlib.Path), or a binary file object, not {type(body).__name__}: "
-            "encode text first"
+            "a body is bytes, a path (pathlib.Path), a binary file object or an iterable of bytes, not "
+            f"{type(body).__name__}: encode text first"
         )
-    if not _seekable(body):
-        return _bounded(_read(body, limit), limit)
-    file = cast("io.BufferedIOBase", body)
-    start = file.tell()
-    # What `to_parquet(buffer)` leaves behind: uploaded as it stands, it would be an empty object.
-    if start and file.seek(0, io.SEEK_END) <= start:
-        file.seek(start)
+
+
+def octets(piece: object) -> bytes | memoryview:
+    """Return a piece as bytes, or as a view of them where that saves a copy.
+
+    Raises:
+        TypeError: it holds no bytes.
+    """
+    if isinstance(piece, bytes):
+        return piece
+    if not isinstance(piece, bytearray | memoryview):
+        raise TypeError(
+            f"a body is read as bytes, and this one gave {type(piece).__name__}: open it with 'b'"
+        )
+    view = memoryview(cast("bytearray", piece))
+    return view.cast("B") if view.c_contiguous else bytes(view)
+
+
+@contextmanager
+def _of_file(file: Readable) -> Generator[Body]:
+    if not _seekable(file):
+        yield Body(None, _once(_read(file)))
+        return
+    seekable = cast("io.BufferedIOBase", file)
+    start = seekable.tell()
+    length = seekable.seek(0, io.SEEK_END) - start
+    seekable.seek(start)
+    # What `to_parquet(buffer)` leaves behind: put as it stands, it would be an empty object.
+    if start and length <= 0:
         raise ValueError("this file stands at its end, nothing would be put: seek(0) first, or put b''")
-    file.seek(start)
+
+    def begin() -> Iterator[object]:
+        seekable.seek(start)
+        return _read(file)
+
     try:
-        return _bounded(_read(body, limit), limit)
-    except (TypeError, ValueError):
-        file.seek(start)
+        yield Body(length, begin)
+    except Exception:
+        seekable.seek(start)
         raise
 
 
-def _read(file: Readable, limit: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while size <= limit:  # one byte too many is enough to know
-        part = cast("object", file.read(limit + 1 - size))
-        if not isinstance(part, bytes | bytearray):
-            raise TypeError(
-                f"a body is read as bytes, and this one gave {type(part).__name__}: open it with 'b'"
+def _read(file: Readable) -> Iterator[object]:
+    while (piece := cast("object", file.read(READ))) != b"":
+        yield piece
+
+
+def _once(pieces: Iterable[object]) -> Callable[[], Iterator[object]]:
+    begun: list[bool] = []
+
+    def begin() -> Iterator[object]:
+        if begun:
+            raise io.UnsupportedOperation(
+                "this body would have to be sent again, and cannot be rewound: put it again from the start"
             )
-        if not part:
-            break
-        parts.append(bytes(part))
-        size += len(parts[-1])
-    return b"".join(parts)
+        begun.append(True)
+        return iter(pieces)
 
-
-def _bounded(data: bytes, limit: int) -> bytes:
-    if len(data) > limit:
-        raise ValueError(
-            f"this body has more than {limit} bytes ({limit // 1024} KiB), the most that fits here"
-        )
-    return data
+    return begin
 
 
 def _seekable(body: object) -> bool:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import builtins
 import threading
+from collections.abc import Iterator
 from typing import Final, Literal
 
 from sinkfence.errors import NotEnforced
-from sinkfence_s3.bodies import BodyLike, read_body
-from sinkfence_s3.objects import FencedObject, Written
-from sinkfence_s3.once import MAX_ONCE, put_once
+from sinkfence_s3.bodies import BodyLike
+from sinkfence_s3.data import MAX_SUFFIX
+from sinkfence_s3.objects import FencedObject
+from sinkfence_s3.once import put_once
+from sinkfence_s3.orphans import collect
 from sinkfence_s3.probe import FOLDER, probe
 from sinkfence_s3.store import Exchange, S3Client, Store
+from sinkfence_s3.writes import Written
 
 MAX_KEY: Final = 1024
 """Bytes of UTF-8 (Amazon S3 user guide, "Naming Amazon S3 objects")."""
@@ -52,14 +57,21 @@ class FencedBucket:
         Raises:
             TypeError, ValueError: no name for an object. `NAME.d/...` belongs to the object NAME.
         """
-        return FencedObject(self._store, self._key(name), self._ready)
+        key = self._key(name)
+        if len(key.encode()) > MAX_KEY - MAX_SUFFIX:
+            raise ValueError(
+                f"the key of a fenced object has at most {MAX_KEY - MAX_SUFFIX} UTF-8 bytes, prefix "
+                "included: those of its data objects are longer"
+            )
+        return FencedObject(self._store, key, self._ready)
 
     def put_once(self, name: str, body: BodyLike, *, step: str) -> Written:
-        """Create an immutable object of raw bytes, readable by anybody, up to 64 MiB.
+        """Create an immutable object of raw bytes, readable by anybody, up to 5 GiB.
 
         **De-duplication and no fence**: the first creator wins, whatever its generation. So it takes no
         bearer, and `Written.generation` is None. A repetition of the step with the same content is
-        recognised, for ever.
+        recognised, for ever. It is one request, whatever its size; a body of more than 8 MiB is copied to a
+        temporary file first, as its digest travels before it and it may have to be sent again.
 
         Raises:
             IdempotencyMismatch: something else is at this key, a fenced object too; it stays as it is.
@@ -67,10 +79,43 @@ class FencedBucket:
             NotEnforced: the store ignores conditions.
             TypeError, ValueError: a malformed name, body or step.
         """
-        key = self._key(name)
-        data = read_body(body, MAX_ONCE)
-        self._ready()
-        return put_once(Exchange(self._store, key), data, step)
+        return put_once(Exchange(self._store, self._key(name)), body, step, self._ready)
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """Yield the names that begin so, in the order of their bytes; one request for each thousand keys.
+
+        Names, and nothing that would cost a request each: what was only armed or was deleted has a register
+        and is listed, and so is what `put_once` made. `object(name).stat()` tells.
+
+        Raises:
+            TypeError: prefix is no str.
+        """
+        if not isinstance(prefix, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"a prefix must be a str, not {type(prefix).__name__}")
+        return self._names(prefix)
+
+    def collect(self, name: str) -> builtins.list[str]:
+        """Remove what older generations of an object's owners left behind; return the keys removed.
+
+        Contents that were replaced, uploads that were refused or never finished. What the present generation
+        left waits for the next. Takes no bearer: it is safe whoever runs it, however late. A reader that has
+        an old content open may be cut off.
+
+        Raises:
+            SchemaMismatch: something else than a fenced object is at this key: nothing is removed.
+        """
+        return collect(self._store, self._key(name))
+
+    def _names(self, prefix: str) -> Iterator[str]:
+        pages = self._store.client.get_paginator("list_objects_v2")
+        for page in pages.paginate(Bucket=self._store.bucket, Prefix=self._prefix + prefix):
+            for item in page.get("Contents", ()):
+                name = item["Key"].removeprefix(self._prefix)
+                try:
+                    self._key(name)
+                except ValueError:  # no name of an object: data beside one, the probe's, a stranger's
+                    continue
+                yield name
 
     def _key(self, name: str) -> str:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]

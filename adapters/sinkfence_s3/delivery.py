@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from contextlib import suppress
+from functools import partial
+from typing import IO, Any, Final, TypeVar
 
 from botocore.exceptions import ClientError
 
 from sinkfence.errors import OutcomeUnknown
-from sinkfence_s3.store import Exchange, no_answer, settled, status, worth_repeating
+from sinkfence_s3.store import Exchange, passing, settled, status, worth_repeating
 
 SENDINGS: Final = 4
 """How often the very same request is sent while what is read shows that it wasn't applied yet."""
@@ -21,7 +23,7 @@ T = TypeVar("T")
 
 def deliver(
     exchange: Exchange,
-    body: bytes,
+    body: bytes | IO[bytes],
     etag: str | None,
     judge: Callable[[str | None, bool], T | None],
     **extra: Any,
@@ -70,6 +72,34 @@ def deliver(
     ) from error
 
 
+def persist(send: Callable[[], T], before: Callable[[], object] | None = None) -> T:
+    """Send what is harmless to send twice, and again if it fails in passing; `before` is called each time.
+
+    Raises:
+        what `before` raises; the last error.
+    """
+    for turn in range(SENDINGS):
+        if before is not None:
+            before()
+        try:
+            return send()
+        except Exception as failure:
+            if not passing(failure) or turn + 1 == SENDINGS:
+                raise
+        pause(turn)
+    raise AssertionError("unreachable")
+
+
+def remove(exchange: Exchange, upload_id: str | None = None) -> None:
+    """Remove a data object, or an upload to one; what can't be removed now is left to `collect`."""
+    client = exchange.store.client
+    with suppress(Exception):
+        if upload_id is None:
+            persist(partial(exchange.send, client.delete_object))
+        else:
+            persist(partial(exchange.send, client.abort_multipart_upload, UploadId=upload_id))
+
+
 def read_back(read: Callable[[], T], key: str, in_doubt: bool) -> T:
     """Read what stands at a key after a request failed, and again if reading fails in passing.
 
@@ -80,8 +110,7 @@ def read_back(read: Callable[[], T], key: str, in_doubt: bool) -> T:
         try:
             return read()
         except Exception as failure:
-            passing = no_answer(failure) or (isinstance(failure, ClientError) and status(failure) >= 500)
-            if passing and turn + 1 < READINGS:
+            if passing(failure) and turn + 1 < READINGS:
                 pause(turn)
                 continue
             if not in_doubt:

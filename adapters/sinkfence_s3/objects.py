@@ -2,64 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from functools import partial
-from typing import Final
+
+from botocore.exceptions import ClientError
 
 from sinkfence.errors import StaleToken
 from sinkfence.sinks import Bearer
-from sinkfence_s3 import plan, writes
-from sinkfence_s3.bodies import BodyLike, read_body
-from sinkfence_s3.register import MAX_INLINE, Content, check_content_type
-from sinkfence_s3.store import Exchange, Store
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What a put did."""
-
-    seq: int
-    """The number of the write that put this content: pass it as `expect` to replace just that."""
-    generation: int | None
-    """The generation that put it; None for `put_once`, which has no fence."""
-    etag: str | None
-    """The S3 object's ETag as that write left it; None where that is no longer known."""
-    repeated: bool
-    """Whether an earlier put of the same step had done it already, under whatever generation."""
-    superseded: bool
-    """Whether it was applied and a newer owner has come since: the lease is lost."""
-    requests: int
-    """S3 requests of this call, with boto3's own repetitions as far as it tells, without the probe's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stat:
-    """What is known of an object's content, and of the mark that guards it."""
-
-    seq: int
-    """The number of the write that put the content: what `expect` is compared with."""
-    size: int
-    """Bytes."""
-    sha256: str
-    """Lower-case hex."""
-    content_type: str | None
-    etag: str
-    """The S3 object's own ETag: it changes with each write and each arming."""
-    job_id: str
-    generation: int
-    """The mark: the highest generation that wrote or armed. To look at, never to write with."""
-    owner: str
-
-
-class Reader(io.BytesIO):
-    """The content of a fenced object: a seekable binary file, already verified, and its `stat`."""
-
-    def __init__(self, content: bytes, stat: Stat) -> None:
-        super().__init__(content)
-        self.stat: Final = stat
+from sinkfence_s3 import plan, readers, writes
+from sinkfence_s3.bodies import BodyLike, opened
+from sinkfence_s3.data import Data, folder
+from sinkfence_s3.delivery import remove
+from sinkfence_s3.handles import Handle
+from sinkfence_s3.puts import Put
+from sinkfence_s3.readers import Reader, Stat
+from sinkfence_s3.register import check_content_type
+from sinkfence_s3.store import Exchange, Store, code
+from sinkfence_s3.writers import Writer
 
 
 class FencedObject:
@@ -71,10 +31,7 @@ class FencedObject:
     durable: bool = True
 
     def __init__(self, store: Store, key: str, ready: Callable[[], None]) -> None:
-        self._store = store
-        self._key = key
-        self._ready = ready
-        self._kept: plan.Seen | None = None
+        self._handle = Handle(store, key, ready)
 
     def arm(self, bearer: Bearer) -> None:
         """Raise the mark: once this returns, S3 refuses whatever an older owner has under way here.
@@ -89,8 +46,7 @@ class FencedObject:
             NotEnforced: the store ignores conditions.
         """
         token = bearer.token
-        self._ready()
-        outcome = self._write(Exchange(self._store, self._key), bearer, plan.arm)
+        outcome = self._handle.write(self._handle.exchange(), bearer, plan.arm)
         if outcome.superseded:  # armed, and a newer owner has armed since: to the caller it is all the same
             stale = StaleToken(token, outcome.seen.register.generation)
             bearer.lose(stale)
@@ -105,18 +61,21 @@ class FencedObject:
         expect: int | None = None,
         content_type: str | None = None,
         progress: Callable[[int], object] | None = None,
-    ) -> Written:
+    ) -> writes.Written:
         """Replace the content. Without `expect`, the last put of the newest owner wins.
 
+        One request up to 256 KiB. What is longer goes to a data object of its own first, in parts of 8 MiB
+        of which at most five are in memory; until all of it is there, readers have the old content.
+
         Args:
-            body: bytes, a path, or a binary file, which is read once from where it stands; up to 256 KiB.
-            bearer: a lease, or a token.
+            body: bytes, a path, a binary file, which is read from where it stands, or an iterable of bytes.
+            bearer: a lease, or a token. A lease's term is looked at again before each part.
             step: what this put is to the job. A repetition, by a new owner too, is recognised among the
                 object's last 64 writes and armings, and puts nothing.
             expect: the `seq` of the content to be replaced; 0 for none yet.
             content_type: kept for readers (`Stat.content_type`).
-            progress: called with numbers of bytes as they are read, like `tqdm.update`; its error ends the
-                put before anything is sent.
+            progress: called with numbers of bytes, like `tqdm.update`: as parts are sent, or once, before it
+                is sent, for a body that is one request. Its error ends the put before it takes effect.
 
         Raises:
             StaleToken, GenerationConflict: a newer owner was here; the bearer is told.
@@ -124,78 +83,82 @@ class FencedObject:
             IdempotencyMismatch: the step has put other content.
             OutcomeUnknown: sent, and its fate cannot be read: repeat it under the same step.
             JobMismatch, SchemaMismatch, NotEnforced: as `arm`.
-            ValueError, TypeError: a body that is too long, spent, or text; a malformed argument.
+            io.UnsupportedOperation: somebody aborted the upload, and the body cannot be read again.
+            ValueError, TypeError: a body that is spent, text, or written to meanwhile; a malformed argument.
         """
-        token = bearer.token
-        tag = None if step is None else token.key(step)
         if expect is not None and (type(expect) is not int or expect < 0):
             raise ValueError("expect is the seq of the content to replace: an int, and 0 for none")
         check_content_type(content_type)
-        data = read_body(body, MAX_INLINE)
-        if progress is not None:
-            progress(len(data))  # before anything is sent: its error must not hide a put that was applied
-        wanted = Content(data, content_type, hashlib.sha256(data).hexdigest(), 0)
-        self._ready()
-        exchange = Exchange(self._store, self._key)
-        decide = partial(plan.put, wanted=wanted, tag=tag, expect=expect)
-        outcome = self._write(exchange, bearer, decide)
-        if outcome.superseded:
-            bearer.lose(StaleToken(token, outcome.seen.register.generation))
-        return Written(
-            seq=outcome.entry.seq,
-            generation=outcome.entry.generation,
-            etag=outcome.etag,
-            repeated=outcome.repeated,
-            superseded=outcome.superseded,
-            requests=exchange.requests,
-        )
+        put = Put(self._handle, bearer, step, expect)
+        with opened(body) as source:
+            for again in (True, False):
+                upload = put.upload(content_type=content_type, length=source.length, progress=progress)
+                try:
+                    with upload:
+                        for piece in source.pieces():
+                            upload.write(piece)
+                        return put.finish(upload)
+                except ClientError as error:
+                    if not (again and code(error) == "NoSuchUpload"):
+                        raise
+                    put.lost(upload)
+        raise AssertionError("unreachable")
 
-    def get(self) -> Reader:
-        """Return the content as a file, its SHA-256 verified.
+    @contextmanager
+    def open(self, bearer: Bearer, *, step: str | None = None) -> Generator[Writer]:
+        """Replace the content by what is written to a file inside the block, once the block ends cleanly.
+
+        An exception in the block puts nothing, and leaves nothing of what was sent. Up to 256 KiB nothing is
+        sent before the end of the block. `written` of the file tells afterwards what the put did.
 
         Raises:
-            KeyError: nothing was put here.
+            as `put`; inside the block, on writing, as well as at its end.
+        """
+        put = Put(self._handle, bearer, step, None)
+        upload = put.upload()
+        try:
+            with upload, Writer(upload) as file:
+                yield file
+                file.written = put.finish(upload)
+        except ClientError as error:
+            if code(error) == "NoSuchUpload":
+                put.lost(upload)
+            raise
+
+    def delete(self, bearer: Bearer, *, step: str | None = None) -> None:
+        """Take the content away: to readers it is as if nothing was put. The register stays, with its mark.
+
+        Safe to repeat; `step` keeps a repetition from deleting what was put since. A data object that held
+        the content is removed as well.
+
+        Raises:
+            as `arm`; IdempotencyMismatch: the step has put something.
+        """
+        token = bearer.token
+        tag = None if step is None else token.key(step)
+        outcome = self._handle.write(self._handle.exchange(), bearer, partial(plan.delete, tag=tag))
+        if outcome.superseded:
+            bearer.lose(StaleToken(token, outcome.seen.register.generation))
+        if outcome.replaced is not None and isinstance(outcome.replaced.body, Data):
+            # The state that named it is replaced for good, and later ones keep what they find or name new
+            # data: nothing will name it again.
+            key = folder(self._handle.key) + outcome.replaced.body.name
+            remove(Exchange(self._handle.store, key))
+
+    def get(self) -> Reader:
+        """Return the content as a file: see `Reader` for when its SHA-256 is verified.
+
+        Raises:
+            KeyError: nothing was put here, or it was deleted.
             SchemaMismatch: something else, or damaged content, is at this key.
         """
-        reader = self._read()
-        if reader is None:
-            raise KeyError(self._key)
-        return reader
+        return readers.read(self._handle.store, self._handle.key)
 
     def stat(self) -> Stat | None:
-        """Return what is known of the content, or None if nothing was put here.
+        """Return what is known of the content, or None if nothing was put here, or it was deleted.
 
         Raises:
             SchemaMismatch: as `get`.
         """
-        reader = self._read()
-        return None if reader is None else reader.stat
-
-    def _write(self, exchange: Exchange, bearer: Bearer, decide: writes.Decide) -> writes.Outcome:
-        token, kept = bearer.token, self._kept
-        if kept is not None and kept.register.token != token:
-            kept = None  # another owner's state: most likely no longer the newest
-        try:
-            outcome = writes.write(exchange, bearer, decide, kept)
-        except StaleToken as stale:
-            bearer.lose(stale)
-            raise
-        self._kept = outcome.seen
-        return outcome
-
-    def _read(self) -> Reader | None:
-        seen = writes.look(Exchange(self._store, self._key))
-        if seen is None or seen.register.content is None:
-            return None
-        register, content = seen.register, seen.register.content
-        stat = Stat(
-            seq=content.seq,
-            size=len(content.body),
-            sha256=content.sha256,
-            content_type=content.content_type,
-            etag=seen.etag,
-            job_id=register.job_id,
-            generation=register.generation,
-            owner=register.owner,
-        )
-        return Reader(content.body, stat)
+        found = readers.find(self._handle.store, self._handle.key)
+        return None if found is None else found[0]

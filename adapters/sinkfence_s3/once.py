@@ -8,32 +8,54 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from typing import Final
+import tempfile
+from collections.abc import Callable
+from typing import IO, Final
 
 from sinkfence.errors import IdempotencyMismatch
 from sinkfence.tokens import check_text
+from sinkfence_s3.bodies import BodyLike, opened
 from sinkfence_s3.delivery import deliver, read_back
-from sinkfence_s3.objects import Written
 from sinkfence_s3.store import Exchange
+from sinkfence_s3.writes import Written
 
-MAX_ONCE: Final = 64 * 1024 * 1024
-"""Bytes: the body is held in memory and sent in one request."""
+MAX_ONCE: Final = 5 * 1024**3
+"""Bytes: what S3 takes in one request. Multipart completion under a condition is not atomic everywhere."""
+IN_MEMORY: Final = 8 * 1024 * 1024
+"""Bytes of a file or stream that are held in memory; what is longer is kept in a temporary file meanwhile."""
 _WRITE: Final = "sinkfence-write"
 _STEP: Final = "sinkfence-step"
 _SHA256: Final = "sinkfence-sha256"
 
 
-def put_once(exchange: Exchange, body: bytes, step: str) -> Written:
+def put_once(exchange: Exchange, body: BodyLike, step: str, ready: Callable[[], None]) -> Written:
     """Create the object, or recognise that this very step has created it.
 
     Raises:
         IdempotencyMismatch: something else is there: another step's, other content, a register.
         OutcomeUnknown: sent, and its fate cannot be read.
+        ValueError: more than 5 GiB, and as `bodies.opened`.
     """
+    step = check_text("step", step)
+    # A copy of its own: the digest travels before the bytes, so they must not change once it was taken; and
+    # a stream may have to be sent again.
+    with opened(body) as source, tempfile.SpooledTemporaryFile(IN_MEMORY) as copy:
+        digest, size = hashlib.sha256(), 0
+        for piece in source.pieces():
+            size += len(piece)
+            if size > MAX_ONCE:
+                raise ValueError(f"this body has more than {MAX_ONCE} bytes (5 GiB), the most that fits here")
+            digest.update(piece)
+            copy.write(piece)
+        ready()
+        return _create(exchange, copy, step, digest.hexdigest())
+
+
+def _create(exchange: Exchange, body: IO[bytes], step: str, sha256: str) -> Written:
     metadata = {
         _WRITE: secrets.token_hex(16),
-        _STEP: hashlib.sha256(check_text("step", step).encode()).hexdigest(),
-        _SHA256: hashlib.sha256(body).hexdigest(),
+        _STEP: hashlib.sha256(step.encode()).hexdigest(),
+        _SHA256: sha256,
     }
 
     def judge(etag: str | None, in_doubt: bool) -> Written | None:

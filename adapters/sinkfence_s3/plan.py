@@ -74,28 +74,42 @@ def put(
         IdempotencyMismatch: this step put other content.
         Conflict: the content isn't that of write `expect`.
     """
-    mark = check(token, seen)
-    if seen is not None and tag is not None:
-        for entry in seen.register.ring:
-            if entry.tag != tag:
-                continue
-            if entry.digest != wanted.sha256:
-                raise IdempotencyMismatch(
-                    f"this step of job {token.job_id!r} put other content before (write {entry.seq}): "
-                    "name the occasion in the step, or repeat it with the same content"
-                )
-            if mark == Mark(seen.register.generation, seen.register.owner):
-                return Done(entry)
-            # A repetition by a new owner still raises the mark: otherwise what the old owner has under
-            # way would be accepted after the new one was told "done".
-            return replace(_send(token, seen, write_id), repeats=entry)
-    content = None if seen is None else seen.register.content
-    if expect is not None and expect != (0 if content is None else content.seq):
-        raise Conflict(
-            f"the content was expected to be that of write {expect}, and is that of write "
-            f"{0 if content is None else content.seq}: read again, then decide"
-        )
+    repetition = _repetition(token, seen, write_id, tag, wanted.sha256)
+    if repetition is not None:
+        return repetition
+    _expected(seen, expect)
     return _send(token, seen, write_id, wanted, tag)
+
+
+def delete(token: Token, seen: Seen | None, write_id: str, *, tag: str | None) -> Send | Done:
+    """Take the content away and leave the register, for its mark and its ring: to readers nothing is there.
+
+    Where nothing is there, it is an arming: what an older owner has under way must not appear afterwards.
+
+    Raises:
+        StaleToken, GenerationConflict, JobMismatch: as `check`.
+        IdempotencyMismatch: this step put content.
+    """
+    repetition = _repetition(token, seen, write_id, tag, None)
+    if repetition is not None:
+        return repetition
+    if tag is None and (seen is None or seen.register.content is None):
+        return arm(token, seen, write_id)
+    send = _send(token, seen, write_id, tag=tag)
+    return replace(send, register=replace(send.register, content=None))
+
+
+def foresee(token: Token, seen: Seen | None, *, tag: str | None, expect: int | None) -> bool:
+    """Whether a put is a repetition, as far as can be told before its content is known.
+
+    Raises:
+        StaleToken, GenerationConflict, JobMismatch, Conflict: it will be refused, as things stand.
+    """
+    check(token, seen)
+    if seen is not None and tag is not None and any(entry.tag == tag for entry in seen.register.ring):
+        return True
+    _expected(seen, expect)
+    return False
 
 
 def check(token: Token, seen: Seen | None) -> Mark:
@@ -111,6 +125,37 @@ def check(token: Token, seen: Seen | None) -> Mark:
     if register.job_id != token.job_id:
         raise JobMismatch(token, register.job_id)
     return admit(token, Mark(register.generation, register.owner))
+
+
+def _repetition(
+    token: Token, seen: Seen | None, write_id: str, tag: str | None, digest: str | None
+) -> Send | Done | None:
+    """Apply the rule, then look for the idempotency key: None for a write that is new."""
+    mark = check(token, seen)
+    if seen is not None and tag is not None:
+        for entry in seen.register.ring:
+            if entry.tag != tag:
+                continue
+            if entry.digest != digest:
+                raise IdempotencyMismatch(
+                    f"this step of job {token.job_id!r} did something else here before (write {entry.seq}): "
+                    "name the occasion in the step, or repeat it with the same content"
+                )
+            if mark == Mark(seen.register.generation, seen.register.owner):
+                return Done(entry)
+            # A repetition by a new owner still raises the mark: otherwise what the old owner has under
+            # way would be accepted after the new one was told "done".
+            return replace(_send(token, seen, write_id), repeats=entry)
+    return None
+
+
+def _expected(seen: Seen | None, expect: int | None) -> None:
+    content = None if seen is None else seen.register.content
+    if expect is not None and expect != (0 if content is None else content.seq):
+        raise Conflict(
+            f"the content was expected to be that of write {expect}, and is that of write "
+            f"{0 if content is None else content.seq}: read again, then decide"
+        )
 
 
 def _send(

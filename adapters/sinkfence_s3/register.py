@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn, cast
 
 from sinkfence.errors import SchemaMismatch
 from sinkfence.tokens import Token, check_generation, check_job_id, check_text
+from sinkfence_s3.data import Data, generation_of
 
 MAGIC: Final = b"\x89SFREG\r\n"
 """Eight bytes that no text has, and that a transfer in text mode would damage (as PNG's do)."""
@@ -31,6 +32,7 @@ MAX_INLINE: Final = 256 * 1024
 MAX_FRAME: Final = len(MAGIC) + 4 + MAX_HEADER + MAX_INLINE
 MAX_SEQ: Final = 10**15 - 1
 _WORD: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +45,25 @@ class Entry:
     """The idempotency key of the step, or None where there was none."""
     generation: int
     digest: str | None
-    """The hex SHA-256 of the content, or None for an arm."""
+    """The hex SHA-256 of the content, or None for an arming or a deletion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
     """What a put puts."""
 
-    body: bytes
+    body: bytes | Data
+    """Itself, where it travels inside the register, or where it is."""
     content_type: str | None
     sha256: str
     """Lower-case hex."""
     seq: int
     """The number of the write that put it, which `expect` is compared with; 0 as long as it wasn't."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.body.size if isinstance(self.body, Data) else len(self.body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +74,7 @@ class Register:
     generation: int
     owner: str
     content: Content | None
-    """None as long as the object has only been armed: to a reader it isn't there."""
+    """None where the object was only armed, or deleted: to a reader it isn't there."""
     previous_etag: str | None
     ring: tuple[Entry, ...]
     """The last writes, oldest first; the last entry is the write that made this state."""
@@ -85,7 +93,8 @@ class Register:
 def encode(register: Register) -> bytes:
     """Return the frame of a register."""
     content = register.content
-    header = {
+    data = content.body if content is not None and isinstance(content.body, Data) else None
+    header: dict[str, Any] = {
         "format": FORMAT,
         "job_id": register.job_id,
         "generation": register.generation,
@@ -93,16 +102,18 @@ def encode(register: Register) -> bytes:
         "seq": register.last.seq,
         "write_id": register.last.write_id,
         "tag": register.last.tag,
-        "content": "none" if content is None else "inline",
+        "content": "none" if content is None else "inline" if data is None else "data",
         "content_seq": 0 if content is None else content.seq,
         "content_type": None if content is None else content.content_type,
-        "size": 0 if content is None else len(content.body),
+        "size": 0 if content is None else content.size,
         "sha256": None if content is None else content.sha256,
         "previous_etag": register.previous_etag,
         "ring": [[e.seq, e.write_id, e.tag, e.generation, e.digest] for e in register.ring],
     }
+    if data is not None:
+        header["data"] = data.name
     encoded = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    payload = b"" if content is None else content.body
+    payload = content.body if content is not None and isinstance(content.body, bytes) else b""
     return b"".join((MAGIC, len(encoded).to_bytes(4, "big"), encoded, payload))
 
 
@@ -123,7 +134,7 @@ def decode(frame: bytes, key: str) -> Register:
         _expect(isinstance(parsed, dict), "the header is no object")
         header = cast("dict[str, Any]", parsed)
         # Looked at before anything else: a later format may have changed everything else.
-        if _count(header["format"]) != FORMAT or header["content"] not in ("none", "inline"):
+        if _count(header["format"]) != FORMAT or header["content"] not in ("none", "inline", "data"):
             raise SchemaMismatch(
                 f"the object at {key!r} is a register of format {header['format']!r}, and this sinkfence "
                 f"knows format {FORMAT}: upgrade it. Nothing was overwritten"
@@ -183,14 +194,23 @@ def _register(header: dict[str, Any], payload: bytes) -> Register:
 
 def _content(header: dict[str, Any], payload: bytes) -> Content | None:
     seq = _count(header["content_seq"])
-    _expect(header["size"] == len(payload), f"{len(payload)} bytes of content, {header['size']} stated")
+    size = _count(header["size"])
     if header["content"] == "none":
-        _expect(seq == 0 and not payload, "content where there should be none")
+        _expect(seq == 0 and size == 0 and not payload, "content where there should be none")
         return None
-    digest = hashlib.sha256(payload).hexdigest()
     _expect(1 <= seq <= _count(header["seq"]), "content_seq is out of range")
+    content_type = check_content_type(header["content_type"])
+    if header["content"] == "data":
+        name, digest = header["data"], header["sha256"]
+        generation = generation_of(name)
+        _expect(generation is not None and generation <= header["generation"], "no name of a data object")
+        _expect(isinstance(digest, str) and _SHA256.fullmatch(digest) is not None, "no SHA-256")
+        _expect(not payload, "content in the register as well as beside it")
+        return Content(Data(name, size), content_type, digest, seq)
+    _expect(size == len(payload), f"{len(payload)} bytes of content, {size} stated")
+    digest = hashlib.sha256(payload).hexdigest()
     _expect(digest == header["sha256"], "the content's SHA-256 is another")
-    return Content(payload, check_content_type(header["content_type"]), digest, seq)
+    return Content(payload, content_type, digest, seq)
 
 
 def _entry(item: Any) -> Entry:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from botocore.exceptions import ClientError, ConnectionError, HTTPClientError, IncompleteReadError
 from botocore.parsers import ResponseParserError
@@ -75,8 +75,10 @@ class Exchange:
             b"", response.get("ETag", ""), response.get("ContentLength", 0), response.get("Metadata", {})
         )
 
-    def write(self, body: bytes, etag: str | None, **extra: Any) -> str | None:
+    def write(self, body: bytes | IO[bytes], etag: str | None, **extra: Any) -> str | None:
         """Write the object if it is still the one with this ETag, or, for None, if there is none.
+
+        A file is sent whole, from its beginning.
 
         Returns:
             Its new ETag, or None where the answer had none: no S3 answers so, it is as good as no answer.
@@ -88,11 +90,14 @@ class Exchange:
             condition = {"IfNoneMatch": "*"}
         else:
             condition = {"IfMatch": strong(etag).strip('"') if self.store.bare else strong(etag)}
-        response = self._send(self.store.client.put_object, Body=body, **condition, **extra)
+        if not isinstance(body, bytes):
+            body.seek(0)
+        response = self.send(self.store.client.put_object, Body=body, **condition, **extra)
         self.version = response.get("VersionId")
         return response.get("ETag") or None
 
-    def _send(self, call: Callable[..., Any], **parameters: Any) -> dict[str, Any]:
+    def send(self, call: Callable[..., Any], **parameters: Any) -> dict[str, Any]:
+        """Make one request about the object, counted, and return boto3's response."""
         self.requests += 1
         try:
             response: dict[str, Any] = call(Bucket=self.store.bucket, Key=self.key, **parameters)
@@ -104,7 +109,7 @@ class Exchange:
 
     def _absent_or(self, call: Callable[..., Any]) -> dict[str, Any] | None:
         try:
-            return self._send(call)
+            return self.send(call)
         except ClientError as error:
             # HEAD has no body to tell a missing key from a missing bucket: a PUT will.
             if code(error) in ("NoSuchKey", "404"):
@@ -167,6 +172,14 @@ def settled(error: Exception) -> bool:
     if isinstance(error, ClientError):
         return 300 <= status(error) < 500 and retries(error.response) == 0
     return not no_answer(error)
+
+
+def passing(error: Exception) -> bool:
+    """Whether the same request may well succeed if it is sent again."""
+    if not isinstance(error, ClientError):
+        return no_answer(error)
+    # An error in a 200 came after S3 had begun to answer: as good as a 500.
+    return not 300 <= status(error) < 500 or status(error) in (409, 429) or code(error) in _NOT_HEARD
 
 
 def no_answer(error: Exception) -> bool:

@@ -13,13 +13,15 @@ from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_s3.delivery import deliver, pause, read_back
 from sinkfence_s3.plan import Done, Fate, Seen, Send, check, fate, superseded
-from sinkfence_s3.register import MAX_FRAME, Entry, decode, encode, not_a_register
+from sinkfence_s3.register import MAX_FRAME, Content, Entry, decode, encode, not_a_register
 from sinkfence_s3.store import Exchange
 
 ROUNDS: Final = 32
 """How many other writes of the same owner may come first before a put gives up."""
 CONTENT_TYPE: Final = "application/vnd.sinkfence.register"
 
+Base = tuple[Seen | None]
+"""A state to build on; of nothing at the key, too."""
 Decide = Callable[[Token, Seen | None, str], Send | Done]
 
 
@@ -35,6 +37,26 @@ class Outcome:
     seen: Seen
     """The last state that was seen."""
     superseded: bool
+    replaced: Content | None = None
+    """What was there before, if this write took it away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a put did."""
+
+    seq: int
+    """The number of the write that put this content: pass it as `expect` to replace just that."""
+    generation: int | None
+    """The generation that put it; None for `put_once`, which has no fence."""
+    etag: str | None
+    """The S3 object's ETag as that write left it; None where that is no longer known."""
+    repeated: bool
+    """Whether an earlier put of the same step had done it already, under whatever generation."""
+    superseded: bool
+    """Whether it was applied and a newer owner has come since: the lease is lost."""
+    requests: int
+    """S3 requests of this call, with boto3's own repetitions as far as it tells, without the probe's."""
 
 
 def look(exchange: Exchange) -> Seen | None:
@@ -51,13 +73,19 @@ def look(exchange: Exchange) -> Seen | None:
     return Seen(decode(stored.data, exchange.key), stored.etag)
 
 
-def write(exchange: Exchange, bearer: Bearer, decide: Decide, kept: Seen | None) -> Outcome:
-    """Decide and send until the outcome is known; `kept` is the state this owner left here, if any.
+def write(exchange: Exchange, bearer: Bearer, decide: Decide, base: Base | None) -> Outcome:
+    """Decide and send until the outcome is known.
+
+    Args:
+        exchange: where to.
+        bearer: whose write it is.
+        decide: what to do about a state.
+        base: the state that this owner left here or has read before, to build on without a look.
 
     Raises:
-        what `decide` raises; OutcomeUnknown; Conflict after ROUNDS lost races.
+        what `decide` raises, with nothing applied; OutcomeUnknown; Conflict after ROUNDS lost races.
     """
-    seen, fresh = (look(exchange), True) if kept is None else (kept, False)
+    seen, fresh = (look(exchange), True) if base is None else (base[0], False)
     for turn in range(ROUNDS):
         token = bearer.token
         step: Send | Done | None = None
@@ -109,7 +137,9 @@ def _settle(exchange: Exchange, bearer: Bearer, send: Send) -> tuple[Outcome | N
 
     def applied(seen: Seen) -> tuple[Outcome, Seen]:
         late = superseded(send, seen)
-        return Outcome(done, _etag(done, seen), send.repeats is not None, seen, late), seen
+        old = None if send.base is None else send.base.register.content
+        replaced = None if old is send.register.content else old
+        return Outcome(done, _etag(done, seen), send.repeats is not None, seen, late, replaced), seen
 
     return deliver(exchange, encode(send.register), base, judge, ContentType=CONTENT_TYPE)
 

@@ -162,7 +162,7 @@ def test_a_header_that_breaks_a_rule_is_refused(changes):
         decode(damaged(**changes), "k")
 
 
-@pytest.mark.parametrize("changes", [{"format": 2}, {"format": 99, "ring": "new"}, {"content": "data"}])
+@pytest.mark.parametrize("changes", [{"format": 2}, {"format": 99, "ring": "new"}, {"content": "elsewhere"}])
 def test_a_later_format_asks_for_an_upgrade(changes):
     """Decided before any other field, for a later format may have changed them all."""
     with pytest.raises(SchemaMismatch, match="upgrade"):

@@ -76,8 +76,8 @@ S3: tuple[Mutant, ...] = (
         (
             Edit(
                 OBJECTS,
-                "        outcome = self._write(Exchange(self._store, self._key), bearer, plan.arm)\n",
-                "        self._kept = writes.look(Exchange(self._store, self._key))\n        return\n",
+                "        outcome = self._handle.write(self._handle.exchange(), bearer, plan.arm)\n",
+                "        self._handle.kept = writes.look(self._handle.exchange())\n        return\n",
             ),
         ),
         promise="D9 arm-refuses-older",
@@ -90,9 +90,9 @@ S3: tuple[Mutant, ...] = (
         (
             Edit(
                 OBJECTS,
-                "        outcome = self._write(Exchange(self._store, self._key), bearer, plan.arm)\n",
-                "        if writes.look(Exchange(self._store, self._key)) is None:\n            return\n"
-                "        outcome = self._write(Exchange(self._store, self._key), bearer, plan.arm)\n",
+                "        outcome = self._handle.write(self._handle.exchange(), bearer, plan.arm)\n",
+                "        if writes.look(self._handle.exchange()) is None:\n            return\n"
+                "        outcome = self._handle.write(self._handle.exchange(), bearer, plan.arm)\n",
             ),
         ),
         promise="D9 arm-refuses-older",

@@ -1,0 +1,54 @@
+"""A handle: a register as one process knows it, by where it is and what its own last write left there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from sinkfence.errors import StaleToken
+from sinkfence.sinks import Bearer
+from sinkfence_s3 import writes
+from sinkfence_s3.plan import Seen
+from sinkfence_s3.store import Exchange, Store
+from sinkfence_s3.writes import Base, Decide, Outcome
+
+
+class Handle:
+    """What is shared by all calls on one object."""
+
+    def __init__(self, store: Store, key: str, ready: Callable[[], None]) -> None:
+        self.store = store
+        self.key = key
+        self.ready = ready
+        """Makes sure that the store enforces conditions; called before anything is sent."""
+        self.kept: Seen | None = None
+
+    def exchange(self) -> Exchange:
+        """Return what counts the requests of one call."""
+        return Exchange(self.store, self.key)
+
+    def write(self, exchange: Exchange, bearer: Bearer, decide: Decide, base: Base | None = None) -> Outcome:
+        """Write from the state that this owner left here, else from `base`, else from what is read now.
+
+        Raises:
+            as `writes.write`; the bearer is told of a StaleToken.
+        """
+        self.ready()
+        kept = self.kept
+        # Another owner's state is most likely no longer the newest.
+        if kept is not None and kept.register.token == bearer.token:
+            base = (kept,)
+        with told(bearer):
+            outcome = writes.write(exchange, bearer, decide, base)
+        self.kept = outcome.seen
+        return outcome
+
+
+@contextmanager
+def told(bearer: Bearer) -> Generator[None]:
+    """Let the bearer hear of a refusal that passes through."""
+    try:
+        yield
+    except StaleToken as stale:
+        bearer.lose(stale)
+        raise

@@ -1,0 +1,39 @@
+"""A writer: a file whose content a fenced object gets when the block around it ends."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from sinkfence_s3.uploads import Upload
+from sinkfence_s3.writes import Written
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+class Writer(io.BufferedIOBase):
+    """A writable binary file, made by `FencedObject.open`; for one thread.
+
+    Closing it says that nothing more is to come; only the end of the block puts it.
+    """
+
+    written: Written | None = None
+    """What the put did, once the block has ended."""
+
+    def __init__(self, upload: Upload) -> None:
+        super().__init__()
+        self._upload = upload
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        if self.closed:
+            raise ValueError("this file is closed")
+        view = memoryview(data)
+        self._upload.write(view)
+        return view.nbytes
+
+    def tell(self) -> int:
+        return self._upload.size
