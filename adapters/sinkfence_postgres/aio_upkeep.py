@@ -1,4 +1,4 @@
-"""The asynchronous half of what is done at deployment and by operators; it is in `sinkfence_postgres.aio`, too."""
+"""The asynchronous half of what is done at deployment and by operators: in `sinkfence_postgres.aio`, too."""
 
 from __future__ import annotations
 

@@ -56,11 +56,16 @@ def protecting(table: str, job_id: str | None, warn_only: bool) -> Plan[None]:
     for name in (table, job_id):
         if name is not None and (not name or "\0" in name):
             raise ValueError(f"a name of a table or column is no empty string, and has no NUL: {name!r}")
-    yield Query(
+    query = Query(
         "SELECT sinkfence.protect(pg_catalog.to_regclass(:table),"
         " cast(:job_id AS pg_catalog.name), cast(:warn_only AS boolean))",
         {"table": table, "job_id": job_id, "warn_only": warn_only},
     )
+    return _single(query)
+
+
+def _single(query: Query) -> Plan[None]:
+    yield query
 
 
 @contextmanager

@@ -14,10 +14,12 @@
               hint = 'Guard the transaction before it writes: SELECT sinkfence.guard(job_id, generation, owner).';
     end if;
     entry := string_to_array(split_part(held, E'\n', 2), E'\t');
+    -- null for a TRUNCATE, which touches rows of all jobs
     select r.value ->> job into belongs_to from (values (to_jsonb(old)), (to_jsonb(new))) r (value)
      where r.value is not null and (strpos(held, E'\n' || (r.value ->> job) || E'\t') > 0) is not true limit 1;
-    raise exception 'sinkfence: % on % touches a row of job %, and this transaction guards job %',
-        tg_op, tg_relid::regclass, coalesce(to_json(belongs_to)::text, 'NULL'), to_json(entry[1])
+    raise exception 'sinkfence: % on % touches %, and this transaction guards job %', tg_op, tg_relid::regclass,
+        case when tg_level = 'ROW' then 'a row of job ' || coalesce(to_json(belongs_to)::text, 'NULL') else 'every job' end,
+        to_json(entry[1])
       using errcode = 'SF004', schema = tg_table_schema, table = tg_table_name, column = job,
             detail = jsonb_build_object('job_id', entry[1], 'generation', entry[2]::bigint, 'owner', entry[3],
                                         'belongs_to', belongs_to)::text,
@@ -86,9 +88,11 @@
                -- no job has a tab in its name, and the entries of the setting have one after it
                $t$strpos(%1$s.%2$I::text collate "C", E'\t') = 0 and strpos(current_setting('sinkfence.held', true),$t$
                || $t$ E'\n' || (%1$s.%2$I::text collate "C") || E'\t') > 0$t$, side, job_id), ' and ')
-               from unnest(w.sides) side where job_id is not null)),
+               from unnest(w.sides) side where job_id is not null),
+            case when w.name = 'sinkfence_truncate' and job_id is not null then 'false' end),
           (select k.fn::oid::regproc from kind k), quote_literal(job_id)) as ddl
-        from part p, (values ('sinkfence_statement', 'before insert or update or delete or truncate', 'statement', '{}'::text[]),
+        from part p, (values ('sinkfence_statement', 'before insert or update or delete', 'statement', '{}'::text[]),
+                             ('sinkfence_truncate', 'before truncate', 'statement', '{}'),
                              ('sinkfence_insert', 'after insert', 'row', '{new}'),
                              ('sinkfence_update', 'after update', 'row', '{old,new}'),
                              ('sinkfence_delete', 'after delete', 'row', '{old}')) w (name, event, level, sides)
