@@ -88,9 +88,12 @@ class Relay(Handler):
     server: Proxy
 
     def relay(self) -> None:
-        body = self.take()
         rule = self.server.rule_for(self.command)
         kind = rule.kind if rule else "pass"
+        if kind == "cut request":
+            self.rfile.read(int(self.headers["Content-Length"]) // 2)
+            return self.reset()
+        body = self.take()
         if rule and kind == "hold request":
             rule.stop.wait()
         if kind == "reset":
@@ -105,6 +108,9 @@ class Relay(Handler):
             if rule.stop:
                 rule.stop.wait()
             return self.reset()
+        if kind == "cut reply":
+            self.answer(status, headers, reply[: len(reply) // 2], len(reply))
+            return self.reset()
         if kind == "apply, then forge":
             return self.answer(rule.status, [("Content-Type", "application/xml")], rule.body)
         return self.answer(status, headers, reply, length)
@@ -114,7 +120,7 @@ class Relay(Handler):
         try:
             upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
-                if name.lower() not in ("expect", "connection"):
+                if name.lower() not in ("expect", "connection", *self.server.strips):
                     upstream.putheader(name, value)
             upstream.endheaders(body)
             response = upstream.getresponse()
@@ -137,6 +143,8 @@ class Proxy(Server):
         self.log: list[tuple[str, int]] = []
         """What the real server answered, in order."""
         self.rules: list[Rule] = []
+        self.strips: tuple[str, ...] = ()
+        """Headers, in lower case, that it does not pass on."""
         self.guard = threading.Lock()
         self.noted = threading.Condition()
 
