@@ -7,6 +7,7 @@ from sinkfence_postgres.marks import JobMark, marks
 from sinkfence_postgres.protection import protect
 from sinkfence_postgres.refusals import refusal
 from sinkfence_postgres.report import Finding, Report
+from sinkfence_postgres.rows import fenced_execute
 from sinkfence_postgres.sink import PostgresSink
 from sinkfence_postgres.transactions import guard, transaction, translated
 
@@ -17,6 +18,7 @@ __all__ = [
     "Report",
     "clean_ledger",
     "doctor",
+    "fenced_execute",
     "guard",
     "install",
     "marks",

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
-from sinkfence_postgres import connections, installation, ledger, statements, watch
+from sinkfence_postgres import connections, ledger, rows, statements, watch
+from sinkfence_postgres.aio_connections import KINDS, run, settle
+from sinkfence_postgres.aio_upkeep import doctor, install, marks, protect
 from sinkfence_postgres.refusals import refusal, repeatable, timed_out
 from sinkfence_postgres.sink import ATTEMPTS, IN_FLIGHT, checked
 from sinkfence_postgres.statements import Query
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg_pool import AsyncConnectionPool
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
+    from sqlalchemy.sql.dml import Delete, Insert, Update
 
     AnyTx = psycopg.AsyncConnection[Any] | AsyncConnection | AsyncSession | async_scoped_session[Any]
     Tx = TypeVar("Tx", bound=AnyTx)
@@ -27,44 +30,29 @@ if TYPE_CHECKING:
 __all__ = [
     "PostgresSink",
     "clean_ledger",
+    "doctor",
+    "fenced_execute",
     "guard",
     "install",
+    "marks",
     "once",
+    "protect",
     "refusal",
     "transaction",
     "translated",
 ]
 
-KINDS: Final = (
-    "psycopg:AsyncConnection",
-    "sqlalchemy.ext.asyncio:AsyncConnection",
-    "sqlalchemy.ext.asyncio:AsyncSession",
-)
 SOURCES: Final = ("builtins:str", "sqlalchemy.ext.asyncio:AsyncEngine", "psycopg_pool:AsyncConnectionPool")
-
-
-async def install(conn: psycopg.AsyncConnection[Any] | AsyncConnection) -> None:
-    """As `sinkfence_postgres.install`."""
-    tx = connections.expect(conn, *KINDS)
-    if not connections.is_psycopg(tx):
-        await tx.run_sync(installation.install)
-        return
-    with installation.explained():
-        if connections.is_open(tx):
-            await tx.execute(installation.schema())
-        else:
-            async with tx.transaction():
-                await tx.execute(installation.schema())
 
 
 async def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:
     """As `sinkfence_postgres.guard`."""
     tx_ = connections.expect(tx, *KINDS)
-    await _settle(tx_)
+    await settle(tx_)
     await _refuse_unfit(tx_)
     attempt = Attempt(statements.shown(bearers), ours=True)
     with translating(attempt):
-        await _run(tx_, statements.guard(attempt.bearers, lock))
+        await run(tx_, statements.guard(attempt.bearers, lock))
     look = connections.observed
     watch.guarded(attempt.bearers, look(tx_) if connections.is_psycopg(tx_) else await tx_.run_sync(look))
 
@@ -73,21 +61,21 @@ async def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:
 async def transaction(tx: Tx, *bearers: Bearer) -> AsyncGenerator[Tx]:
     """As `sinkfence_postgres.transaction`."""
     tx_ = connections.expect(tx, *KINDS)
-    await _settle(tx_)
+    await settle(tx_)
     connections.refuse_open(tx_)
     attempt = Attempt(statements.shown(bearers))
     with translating(attempt), watch.block(attempt.bearers) as done:
         async with connections.begun(tx_):
             await _refuse_unfit(tx_)
             attempt.ours = True
-            await _run(tx_, statements.guard(attempt.bearers))
+            await run(tx_, statements.guard(attempt.bearers))
             attempt.ours = False
             yield tx
-            await _settle(tx_)
+            await settle(tx_)
             if not connections.is_psycopg(tx_):
                 await tx_.run_sync(connections.flush)
             attempt.ours = True
-            await _run(tx_, statements.confirm(attempt.bearers))
+            await run(tx_, statements.confirm(attempt.bearers))
             attempt.ours = False
             attempt.committing = True
         if attempt.committing:
@@ -106,16 +94,16 @@ async def once(tx: AnyTx, bearer: Bearer, step: str, call: Callable[[], Awaitabl
     tx_ = connections.expect(tx, *KINDS)
     entry = ledger.Entry(bearer.token, step)
     attempt = Attempt({entry.token: bearer}, ours=True)
-    await _settle(tx_)
+    await settle(tx_)
     with translating(attempt):
         async with connections.savepoint(tx_):
-            if not await _run(tx_, entry.insert()):
-                return entry.recall(*(await _run(tx_, entry.select()))[0])
+            if not await run(tx_, entry.insert()):
+                return entry.recall(*(await run(tx_, entry.select()))[0])
             attempt.ours = False
             result = ledger.as_json(await call())
-            await _settle(tx_)
+            await settle(tx_)
             attempt.ours = True
-            await _run(tx_, entry.update(result))
+            await run(tx_, entry.update(result))
             return json.loads(result)
     raise ledger.undone()
 
@@ -127,10 +115,23 @@ async def clean_ledger(conn: psycopg.AsyncConnection[Any] | AsyncConnection, old
     with translating(Attempt()):
         while True:
             async with nullcontext() if connections.is_open(tx) else connections.begun(tx):
-                batch: int = (await _run(tx, query))[0][0]
+                batch: int = (await run(tx, query))[0][0]
             gone += batch
             if batch < ledger.BATCH:
                 return gone
+
+
+async def fenced_execute(
+    tx: AsyncConnection | AsyncSession | async_scoped_session[Any],
+    statement: Insert | Update | Delete,
+    bearer: Bearer,
+    *,
+    column: str = "generation",
+) -> int:
+    """As `sinkfence_postgres.fenced_execute`."""
+    tx_: Any = connections.expect(tx, *KINDS[1:])
+    written: int = await tx_.run_sync(rows.fenced_execute, statement, bearer, column=column)
+    return written
 
 
 class PostgresSink:
@@ -184,25 +185,6 @@ class PostgresSink:
             yield conn
 
 
-async def _run(tx: Any, query: Query) -> list[Any]:
-    if connections.is_psycopg(tx):
-        import psycopg
-        from psycopg.rows import tuple_row
-
-        async with psycopg.AsyncCursor(tx, row_factory=tuple_row) as cursor:
-            await cursor.execute(query.pyformat.encode(), query.params, prepare=False)
-            await _settle(tx)
-            return connections.complete(query, await cursor.fetchall() if cursor.description else [])
-    rows: list[Any] = await tx.run_sync(connections.run, query)
-    return rows
-
-
-async def _settle(tx: Any) -> None:
-    if connections.is_psycopg(tx) and tx.info.pipeline_status:
-        async with tx.pipeline() as pipeline:
-            await pipeline.sync()
-
-
 async def _refuse_unfit(tx: Any) -> None:
     if connections.is_psycopg(tx):
         connections.refuse_unfit(tx)
@@ -227,7 +209,7 @@ async def _alone(conn: Any) -> AsyncGenerator[Any]:
 async def _raise_mark(tx: Any, query: Query, *, bounded: bool = False) -> bool:
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            await _run(tx, query)
+            await run(tx, query)
             break
         except Exception as exc:
             if timed_out(exc) and bounded:
