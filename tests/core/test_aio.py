@@ -1,0 +1,426 @@
+"""Leases for an event loop: the same promises, and what only a loop can do to them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.pool import NullPool
+
+import sinkfence
+from sinkfence import JobCompleted, LeaseHeld, LeaseLost, StaleToken, Token, aio
+from sinkfence.marks import Mark, MemoryMarks
+from sinkfence.stores.sql import SqlStore
+from sinkfence.stores.sql import aio as sql_aio
+
+JOB = "invoice-42"
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test in an event loop of its own."""
+
+    def run(**fixtures: Any) -> None:
+        asyncio.run(test(**fixtures))
+
+    run.__doc__ = test.__doc__
+    run.__name__ = test.__name__
+    run.__signature__ = inspect.signature(test)
+    return run
+
+
+@pytest.fixture(params=["psycopg", "asyncpg"])
+def pg_async_url(request: pytest.FixtureRequest, pg_url: str) -> str:
+    """The URL of a PostgreSQL store, by each driver in turn."""
+    return pg_url.replace("postgresql://", f"postgresql+{request.param}://")
+
+
+@pytest.fixture(params=["psycopg", "asyncpg", "sqlite"])
+def async_url(request: pytest.FixtureRequest) -> str:
+    """The URL of a store, of each kind in turn."""
+    if request.param == "sqlite":
+        return request.getfixturevalue("lite_url")
+    return request.getfixturevalue("pg_url").replace("postgresql://", f"postgresql+{request.param}://")
+
+
+@asynccontextmanager
+async def leases_at(url: Any, **options: Any) -> AsyncIterator[aio.Leases]:
+    """A manager of leases, closed with its store."""
+    async with aio.Leases(sql_aio.SqlStore(url), **options) as leases:
+        yield leases
+
+
+async def until_blocked(admin: psycopg.Connection) -> None:
+    """Wait until a session of the store waits for a lock."""
+    query = (
+        "SELECT FROM pg_locks JOIN pg_stat_activity USING (pid) "
+        "WHERE NOT granted AND datname = current_database()"
+    )
+    while not admin.execute(query).rowcount:
+        await asyncio.sleep(0)
+
+
+class Ledger(MemoryMarks):
+    """A durable sink for an event loop."""
+
+    durable = True
+
+    async def arm(self, bearer: Any) -> None:
+        """Arm, after whatever else the loop has to do."""
+        await asyncio.sleep(0)
+        super().arm(bearer)
+
+
+@in_loop
+async def test_hold_arms_both_kinds_of_sinks_and_releases(async_url: str) -> None:
+    """The sinks know the new owner before the body reads anything; at the end the job is free."""
+    sinks = [Ledger(), MemoryMarks()]
+    async with leases_at(async_url) as leases:
+        async with leases.hold(JOB, arm=sinks) as lease:
+            assert [sink.mark(JOB) for sink in sinks] == [Mark(1, lease.token.owner)] * 2
+            before = lease.lease_until
+            await lease.renew()
+            assert lease.lease_until > before
+            with pytest.raises(LeaseHeld):
+                await leases.acquire(JOB)
+        assert (await leases.get(JOB)).owner is None
+        async with leases.hold(JOB) as lease:
+            await lease.complete({"rows": 17})
+            await lease.complete({"rows": 17})
+        with pytest.raises(JobCompleted) as done:
+            await leases.acquire(JOB)
+        assert done.value.result == {"rows": 17}
+        await leases.reopen(JOB)
+        await leases.raise_above(JOB, 5_000_000_000)
+        lease = await leases.acquire(JOB)
+        assert [record.generation for record in await leases.list("inv")] == [5_000_000_001]
+    with pytest.raises(LeaseLost, match="released"):
+        _ = lease.token
+    with pytest.raises(RuntimeError, match="closed"):
+        await leases.acquire(JOB)
+
+
+@in_loop
+async def test_a_stale_owner_does_not_jump_ahead_by_the_repair(async_url: str) -> None:
+    """C97: A acquires and is paused; B acquires and arms; A arms, is refused, and B keeps its lease."""
+    sink = Ledger()
+    async with leases_at(async_url) as leases:
+
+        class Paused(Ledger):
+            async def arm(self, bearer: Any) -> None:
+                await leases.reopen(JOB)
+                await sink.arm((await leases.acquire(JOB)).token)
+
+        with pytest.raises(StaleToken) as refused:
+            async with leases.hold(JOB, arm=[Paused(), sink]):
+                pytest.fail("the body must not run")
+        assert refused.value.mark == 2
+        record = await leases.get(JOB)
+        assert sink.mark(JOB) == Mark(2, record.owner)
+        assert record.generation == 2
+
+
+@in_loop
+async def test_a_store_that_went_back_is_raised_above_the_mark(async_url: str) -> None:
+    """C40, C98: a sink is ahead, or knows the number under another owner: the record is raised above it."""
+    async with leases_at(async_url) as leases:
+        for ahead in (1, 41):
+            ledger = Ledger()
+            await ledger.arm(Token(JOB, ahead, "lost:1"))
+            async with leases.hold(JOB, arm=[ledger]) as lease:
+                assert lease.generation == ahead + 1
+                assert ledger.mark(JOB) == Mark(lease.generation, lease.token.owner)
+        with pytest.raises(StaleToken):
+            async with leases.hold(JOB) as lease:
+                raise StaleToken(lease.token, 80)
+        assert lease.lost.is_set()
+        assert (await leases.acquire(JOB)).generation > 80
+
+
+@in_loop
+async def test_an_answer_that_was_lost_is_found_again(pg_async_url: str, pg_url: str, wire: Any) -> None:
+    """C99: an acquisition, renewal and completion without an answer is repeated, and done once."""
+    port = psycopg.conninfo.conninfo_to_dict(pg_url)["port"]
+    far = pg_async_url.replace(f":{port}/", f":{wire.port}/").partition("?")[0]
+    store = sql_aio.SqlStore(far, sync=pg_url)
+    async with aio.Leases(store) as leases:
+        await leases.get("a first call, so that the next one is the first on a connection that is there")
+        wire.lose_answers = 1
+        lease = await leases.acquire(JOB)
+        assert lease.generation == 1
+        for call in (lease.renew, lease.complete):
+            await leases.get(JOB)
+            wire.lose_answers = 1
+            await call()
+            assert wire.lose_answers == 0
+        assert (await leases.get(JOB)).state == "done"
+
+
+@in_loop
+async def test_a_cancelled_acquire_leaves_nothing(pg_async_url: str, admin: psycopg.Connection) -> None:
+    """The request is under way: its answer is awaited, what was granted is given back, no transaction is open."""
+    async with leases_at(pg_async_url) as leases:
+        await (await leases.acquire(JOB)).release()
+        with admin.transaction():
+            admin.execute("SELECT FROM sinkfence_lease FOR UPDATE")
+            acquiring = asyncio.create_task(leases.acquire(JOB))
+            await until_blocked(admin)
+            acquiring.cancel()
+            await asyncio.sleep(0)
+            assert not acquiring.done()
+        with pytest.raises(asyncio.CancelledError):
+            await acquiring
+        record = await leases.get(JOB)
+        assert (record.generation, record.owner) == (2, None)
+        query = "SELECT FROM pg_stat_activity WHERE state LIKE 'idle in%' AND datname = current_database()"
+        assert admin.execute(query).rowcount == 0
+
+
+@in_loop
+async def test_a_task_cancelled_twice_says_what_may_be_left(
+    pg_async_url: str, admin: psycopg.Connection, caplog: Any
+) -> None:
+    """Who doesn't wait for the answer is told by the log that the job may be held for a ttl."""
+    async with leases_at(pg_async_url) as leases:
+        await (await leases.acquire(JOB)).release()
+        with admin.transaction():
+            admin.execute("SELECT FROM sinkfence_lease FOR UPDATE")
+            acquiring = asyncio.create_task(leases.acquire(JOB))
+            await until_blocked(admin)
+            for _ in range(2):
+                acquiring.cancel()
+                await asyncio.sleep(0)
+            with pytest.raises(asyncio.CancelledError):
+                await acquiring
+        assert "may be held until its ttl is over" in caplog.text
+
+
+@in_loop
+async def test_waiting_can_be_cancelled_at_once(async_url: str) -> None:
+    """While it waits for a job that is held, a task goes without asking again."""
+    pausing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def pause(seconds: float) -> None:
+        pausing.set_result(None)
+        await asyncio.Event().wait()
+
+    async with leases_at(async_url, _pause=pause) as leases:
+        lease = await leases.acquire(JOB)
+        waiting = asyncio.create_task(leases.acquire(JOB, wait=600))
+        await pausing
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await lease.renew()
+
+
+@pytest.mark.parametrize("where", ["arming", "body"])
+@in_loop
+async def test_a_cancelled_hold_releases_once_its_body_is_done(async_url: str, where: str) -> None:
+    """C69: a cancelled task stops its work, and only then the job is free; B starts after A's last write."""
+    inside, done = asyncio.Event(), asyncio.Event()
+    writes: list[str] = []
+
+    async def work() -> None:
+        inside.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await done.wait()
+            writes.append("a")
+
+    class Slow(Ledger):
+        async def arm(self, bearer: Any) -> None:
+            await work()
+
+    async with leases_at(async_url) as leases:
+
+        async def run() -> None:
+            async with leases.hold(JOB, arm=[Slow()] if where == "arming" else []):
+                await work()
+
+        holding = asyncio.create_task(run())
+        await inside.wait()
+        holding.cancel()
+        with pytest.raises(LeaseHeld):
+            await leases.acquire(JOB)
+        done.set()
+        with pytest.raises(asyncio.CancelledError):
+            await holding
+        async with leases.hold(JOB) as lease:
+            writes.append("b")
+        assert (lease.generation, writes) == (2, ["a", "b"])
+
+
+def sleep(_lease: aio.Lease) -> None:
+    """Block the loop, and not the interpreter."""
+    time.sleep(0.01)
+
+
+def compute(lease: aio.Lease) -> None:
+    """Block the loop, and share the interpreter as Python code does."""
+    sum(range(10_000))
+
+
+@pytest.mark.parametrize("block", [sleep, compute])
+@in_loop
+async def test_a_blocked_loop_costs_no_lease(async_url: str, block: Callable[[aio.Lease], None]) -> None:
+    """C66: whatever keeps the loop from running for longer than the ttl, the heartbeat's thread renews."""
+    async with leases_at(async_url, ttl=1.0, heartbeat=0.05) as leases, leases.hold(JOB) as lease:
+        first = lease.lease_until
+        while (lease.lease_until - first).total_seconds() < 1.5:
+            block(lease)
+            assert not lease.lost.is_set()
+        assert lease.token.generation == 1
+
+
+GREEDY = """
+import asyncio, ctypes, sys
+from sinkfence import LeaseLost, aio
+from sinkfence.stores.sql.aio import SqlStore
+async def main():
+    told = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    on_lost = lambda lease, error: loop.call_soon_threadsafe(told.put_nowait, lease)
+    leases = aio.Leases(SqlStore(sys.argv[1]), ttl=1.0, on_lost=on_lost)
+    try:
+        async with leases.hold(sys.argv[2]) as lease:
+            print(lease.generation, lease.token.owner, flush=True)
+            ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), 1)  # PyDLL keeps the interpreter's lock
+            try:
+                lease.token
+            except LeaseLost:
+                print("lost", await told.get() is lease, told.empty(), flush=True)
+    except LeaseLost:
+        print("left", flush=True)
+    lease = await leases.acquire(sys.argv[2], wait=30)
+    print("holds", lease.generation, flush=True)
+    await leases.close()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_an_interpreter_that_stands_still_loses_its_lease_and_hears_of_it(
+    pg_async_url: str, pg: SqlStore, child: Any, stopped: bool
+) -> None:
+    """C60, C66: a C call that keeps the GIL for longer than the ttl, or a stop: found out, and refused."""
+    import signal
+
+    a = child(GREEDY, pg_async_url, JOB)
+    generation, owner = a.hear().split(" ")
+    if stopped:
+        a.signal(signal.SIGSTOP)
+    b = sinkfence.Leases(pg).acquire(JOB, wait=30)
+    sink = MemoryMarks()
+    sink.arm(b)
+    with pytest.raises(StaleToken):
+        sink.arm(Token(JOB, int(generation), owner))
+    if stopped:
+        a.signal(signal.SIGCONT)
+    a.say("")
+    assert a.hear() == "lost True True"
+    assert a.hear() == "left"
+    b.release()
+    assert a.hear() == "holds 3"
+
+
+def test_one_manager_serves_several_loops(async_url: str) -> None:
+    """A loop has connections of its own: what stands at module level works in the next loop, too."""
+    store = sql_aio.SqlStore(async_url)
+    leases = aio.Leases(store)
+
+    async def turn() -> int:
+        async with leases.hold(JOB) as lease:
+            generation = lease.generation
+        await store.close()
+        return generation
+
+    assert [asyncio.run(turn()) for _ in range(3)] == [1, 2, 3]
+    assert not store._engines
+
+
+@pytest.mark.parametrize("kind", ["connection", "session", "psycopg"])
+@pytest.mark.parametrize("commits", [True, False])
+@in_loop
+async def test_the_callers_transaction_decides(
+    pg_async_url: str, pg_url: str, kind: str, commits: bool
+) -> None:
+    """With conn= a completion is a part of the caller's transaction, of whichever kind."""
+    engine = create_async_engine(pg_async_url.partition("?")[0], poolclass=NullPool)
+    async with leases_at(engine) as leases:
+        lease = await leases.acquire(JOB)
+        if kind == "psycopg":
+            conn: Any = await psycopg.AsyncConnection.connect(pg_url)
+        else:
+            conn = AsyncSession(engine) if kind == "session" else await engine.connect()
+        try:
+            await lease.renew(conn=conn)
+            await lease.complete({"rows": 17}, conn=conn)
+            await (conn.commit() if commits else conn.rollback())
+        finally:
+            await conn.close()
+        assert (await leases.get(JOB)).state == ("done" if commits else "open")
+
+
+@in_loop
+async def test_a_transaction_is_of_a_kind_that_is_known(lite_url: str, pg: SqlStore) -> None:
+    """A synchronous connection, or something else, is refused before anything is sent."""
+    async with leases_at(lite_url) as leases:
+        lease = await leases.acquire(JOB)
+        with pg._here().work.connect() as conn:
+            for wrong in (conn, object()):
+                with pytest.raises(TypeError, match="asynchronous"):
+                    await lease.renew(conn=wrong)
+
+
+def test_the_heartbeats_own_way_is_checked() -> None:
+    """Where the heartbeat could not connect as the loop does, that is said when the store is made."""
+    with pytest.raises(ValueError, match="sync="):
+        sql_aio.SqlStore("postgresql+asyncpg://localhost/x?ssl=require")
+    sql_aio.SqlStore("postgresql+asyncpg://localhost/x?ssl=require", sync="postgresql://localhost/x")
+    for url in ("mysql://localhost/x", "sqlite://"):
+        with pytest.raises(ValueError, match="SqlStore"):
+            sql_aio.SqlStore(url)
+
+
+@in_loop
+async def test_a_heartbeat_that_cannot_connect_is_told_at_the_first_call(pg_async_url: str) -> None:
+    """No lease is handed out that nobody could renew."""
+    store = sql_aio.SqlStore(pg_async_url, sync="postgresql://nobody@localhost:1/nowhere?connect_timeout=5")
+    async with aio.Leases(store) as leases:
+        with pytest.raises(Exception, match=r"(?s)connection.*failed"):
+            await leases.acquire(JOB)
+
+
+def shape(thing: Any) -> list[tuple[str, Any, Any]]:
+    """What a call of it looks like."""
+    return [
+        (p.name, p.kind, p.default) for p in inspect.signature(thing).parameters.values() if p.name[0] != "_"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ours", "twin", "apart"),
+    [
+        (sinkfence.Leases, aio.Leases, set()),
+        (sinkfence.Lease, aio.Lease, set()),
+        # What the two stores have between them and the heartbeat.
+        (SqlStore, sql_aio.SqlStore, {"change", "check", "fetch", "is_checked", "renew_many"}),
+    ],
+)
+def test_the_twins_have_the_same_names_and_parameters(ours: type, twin: type, apart: set[str]) -> None:
+    """They differ by `async` alone; only an asynchronous store also says how the heartbeat connects."""
+    names = {name for name in vars(ours) if not name.startswith("_")}
+    assert names - apart == {name for name in vars(twin) if not name.startswith("_")}
+    for name in names - apart:
+        if callable(getattr(ours, name)):
+            assert shape(getattr(ours, name)) == shape(getattr(twin, name)), name
+            assert inspect.iscoroutinefunction(getattr(twin, name)) or name == "hold"
+    assert shape(ours) == [each for each in shape(twin) if each[0] != "sync"]
