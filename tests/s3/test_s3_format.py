@@ -33,7 +33,7 @@ def documented():
     assert len(code.splitlines()) <= 24
     names = {}
     exec(code, names)
-    return names["read_register"]
+    return lambda frame: names["read_register"]({"k": frame}.__getitem__, "k")
 
 
 @given(token=tokens, body=st.binary(max_size=200))
