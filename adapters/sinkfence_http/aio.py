@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
-from sinkfence.sinks import AsyncGate
+from sinkfence.errors import NotArmed, StaleToken
+from sinkfence.sinks import AsyncGate, AsyncReplay, State, Watch
 from sinkfence.tokens import Token
-from sinkfence_http.door import passage_of
+from sinkfence_http import dooronly, host, host_replay, verifiers, wire
+from sinkfence_http.answers import STALE, Refused
+from sinkfence_http.door import UNWATCHED, passage_of
 from sinkfence_http.fence import check_parts
 from sinkfence_http.verifiers import Verifier
 
@@ -15,12 +21,153 @@ from sinkfence_http.verifiers import Verifier
 class Fence:
     """As `sinkfence_http.Fence`, with an async gate, for `asgi.FencingMiddleware`. Handlers may be sync."""
 
-    def __init__(self, gate: AsyncGate, verifier: Verifier, *, strict: bool = True) -> None:
-        check_parts(gate, verifier, aio=True)
+    def __init__(
+        self,
+        gate: AsyncGate,
+        verifier: Verifier,
+        *,
+        replay: AsyncReplay | None = None,
+        principal: Callable[[Mapping[str, Any]], str] | None = None,
+        strict: bool = True,
+    ) -> None:
+        check_parts(gate, verifier, replay, principal, aio=True)
         self.gate = gate
         self.verifier = verifier
+        self.replay = replay
+        self.principal = principal
         self.strict = strict
+
+    async def announce(self, token: Token) -> None:
+        """As `sinkfence_http.Fence.announce`."""
+        vouch = getattr(self.verifier, "vouch", None)
+        if vouch is not None:
+            try:
+                await self.gate.check(token)
+                return
+            except NotArmed:
+                await vouch(token)
+            except StaleToken:
+                raise Refused(STALE) from None
+        await self.gate.announce(token)
 
     async def admit(self, scope: Mapping[str, Any], job_id: str) -> Token:
         """As `sinkfence_http.Fence.admit`."""
         return passage_of(scope).admit(job_id)
+
+
+class AuthorityLookup:
+    """As `sinkfence_http.AuthorityLookup`; what `current` returns is awaited."""
+
+    def __init__(self, current: Callable[[str], Awaitable[tuple[int, str | None] | None]]) -> None:
+        self._current = current
+
+    def verify(self, value: str) -> Token:
+        """As `sinkfence_http.AuthorityLookup.verify`."""
+        return wire.parse_token(value)
+
+    async def vouch(self, token: Token) -> None:
+        """As `sinkfence_http.AuthorityLookup.vouch`."""
+        verifiers.compare(token, await self._current(token.job_id))
+
+
+class DoorOnly:
+    """As `sinkfence_http.DoorOnly`."""
+
+    def __init__(self) -> None:
+        self._gate = dooronly.DoorOnly()
+
+    async def check(self, token: Token) -> None:
+        """As `sinkfence_http.DoorOnly.check`."""
+        self._gate.check(token)
+
+    async def announce(self, token: Token) -> None:
+        """As `sinkfence_http.DoorOnly.announce`."""
+        self._gate.announce(token)
+
+    def enter(self, token: Token) -> AbstractAsyncContextManager[Watch]:
+        """As `sinkfence_http.DoorOnly.enter`."""
+        return nullcontext(UNWATCHED)
+
+
+class HostGate:
+    """As `sinkfence_http.HostGate`. The loop waits for no lock and no disk; it looks into small files."""
+
+    def __init__(self, dir: str | os.PathLike[str], *, drain_timeout: float = 10.0) -> None:
+        self._gate = host.HostGate(dir, drain_timeout=drain_timeout)
+
+    async def check(self, token: Token) -> None:
+        """As `sinkfence_http.HostGate.check`."""
+        self._gate.check(token)
+
+    async def announce(self, token: Token) -> None:
+        """As `sinkfence_http.HostGate.announce`."""
+        try:
+            self._gate.check(token)
+        except NotArmed:
+            steps = self._gate.job(token).announcing()
+            # Each step in a thread, for it writes to the disk, and the waiting between them here. Between two
+            # steps nothing is locked: it may be cancelled there. A step that runs is run to its end.
+            while (pause := await asyncio.to_thread(next, steps, None)) is not None:
+                await asyncio.sleep(pause)
+
+    @asynccontextmanager
+    async def enter(self, token: Token) -> AsyncGenerator[Watch]:
+        """As `sinkfence_http.HostGate.enter`."""
+        job = self._gate.job(token)
+        for pause in job.entering():
+            await asyncio.sleep(pause)
+        try:  # nothing is awaited between the lock and this
+            yield UNWATCHED
+        finally:
+            job.leave()
+
+    def replay(self, max_body: int = 65536) -> HostReplay:
+        """As `sinkfence_http.HostGate.replay`."""
+        return HostReplay(self._gate.replay(max_body))
+
+
+class HostReplay:
+    """As the sync one, in threads: SQLite has no other way."""
+
+    def __init__(self, replay: host_replay.HostReplay) -> None:
+        self.max_body = replay.max_body
+        self._replay = replay
+
+    @asynccontextmanager
+    async def claim(self, token: Token, key: str, fingerprint: str) -> AsyncGenerator[HostClaim]:
+        """As `sinkfence.sinks.Replay.claim`."""
+        begun = asyncio.ensure_future(asyncio.to_thread(self._replay.begin, token, key, fingerprint))
+        try:
+            claim = await asyncio.shield(begun)
+        except asyncio.CancelledError:
+            # The thread goes on, and what it claims would be "in progress" for as long as this process lives.
+            begun.add_done_callback(_abandon)
+            raise
+        try:
+            yield HostClaim(claim)
+        finally:
+            claim.close()
+
+
+def _abandon(begun: asyncio.Future[host_replay.HostClaim]) -> None:
+    if not begun.cancelled() and begun.exception() is None:
+        claim = begun.result()
+        claim.drop()
+        claim.close()
+
+
+class HostClaim:
+    """As the sync one."""
+
+    def __init__(self, claim: host_replay.HostClaim) -> None:
+        self._claim = claim
+        self.state: State = claim.state
+        self.answer = claim.answer
+
+    async def keep(self, answer: str) -> None:
+        """As `sinkfence.sinks.Claim.keep`."""
+        await asyncio.to_thread(self._claim.keep, answer)
+
+    async def drop(self) -> None:
+        """As `sinkfence.sinks.Claim.drop`."""
+        await asyncio.to_thread(self._claim.drop)

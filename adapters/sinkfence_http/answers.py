@@ -6,7 +6,14 @@ import json
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sinkfence.errors import GenerationConflict, JobMismatch, NotArmed, OutcomeUnknown, StaleToken
+from sinkfence.errors import (
+    GenerationConflict,
+    IdempotencyMismatch,
+    JobMismatch,
+    NotArmed,
+    OutcomeUnknown,
+    StaleToken,
+)
 from sinkfence_http import wire
 
 PROBLEMS: Final = "https://sinkfence.readthedocs.io/en/stable/reference/http-wire.html#"
@@ -76,6 +83,25 @@ CONFLICT: Final = Answer(
 )
 UNAVAILABLE: Final = Answer(503, "fence-unavailable", "The fence can't be asked at present", retry_after=1)
 NOT_GUARDED: Final = Answer(500, "not-guarded", "The service answered without the check of its destination")
+IN_FLIGHT: Final = Answer(
+    503, "previous-owner-in-flight", "A request of an earlier owner is still being served", retry_after=1
+)
+KEY_REQUIRED: Final = Answer(
+    400, "idempotency-key-required", "The Idempotency-Key is not one value of 1 to 255 printable characters"
+)
+KEY_REUSED: Final = Answer(
+    422, "idempotency-key-reused", "This Idempotency-Key was used before, for another request"
+)
+IN_PROGRESS: Final = Answer(
+    409, "request-in-progress", "The request with this Idempotency-Key is being served", retry_after=1
+)
+NOT_KEPT: Final = Answer(
+    409, "answer-not-kept", "This request was answered before, at a length that is not kept: it is done"
+)
+DIGEST_REQUIRED: Final = Answer(
+    413, "content-digest-required", "A body of this length needs a Content-Digest by sha-256 to be repeatable"
+)
+INCOMPLETE: Final = Answer(400, "body-incomplete", "The body has ended early, and nothing was run")
 OUTCOME_UNKNOWN: Final = Answer(409, "outcome-unknown", "Whether this request took effect is not known")
 
 
@@ -101,5 +127,7 @@ def refusal_of(error: BaseException) -> Answer | None:
             return UNAVAILABLE
         case OutcomeUnknown():
             return OUTCOME_UNKNOWN
+        case IdempotencyMismatch():
+            return KEY_REUSED
         case _:
             return None

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
-from sinkfence.errors import JobMismatch, MissingToken, OutcomeUnknown, SinkfenceError, StaleToken
-from sinkfence.sinks import Watch
+from sinkfence.errors import JobMismatch, MissingToken, NotArmed, OutcomeUnknown, SinkfenceError, StaleToken
+from sinkfence.marks import Mark, admit
+from sinkfence.sinks import AsyncClaim, Claim, Watch
 from sinkfence.tokens import Token, check_job_id
 from sinkfence_http.answers import (
+    IN_PROGRESS,
+    KEY_REQUIRED,
+    KEY_REUSED,
     MALFORMED,
     NOT_GUARDED,
+    NOT_KEPT,
     OUTCOME_UNKNOWN,
     TOKEN_REQUIRED,
     UNAVAILABLE,
@@ -20,12 +25,26 @@ from sinkfence_http.answers import (
     Refused,
     refusal_of,
 )
+from sinkfence_http.records import TRANSIENT, Kept
 from sinkfence_http.verifiers import Verifier
+from sinkfence_http.wire import parse_idempotency_key
 
 PASSAGE: Final = "sinkfence.passage"
 """Where a request's passage stands in an ASGI scope or a WSGI environ: no header can get there."""
 
 log: Final = logging.getLogger("sinkfence.http")
+
+
+@dataclass(frozen=True, slots=True)
+class Unwatched:
+    """The watch of a gate that sees nothing of what a handler does: it can be held to admit, and no more."""
+
+    committed: bool = True
+    applied: bool | None = None
+    refused: SinkfenceError | None = None
+
+
+UNWATCHED: Final = Unwatched()
 
 
 class Passage:
@@ -40,6 +59,7 @@ class Passage:
         self._admitted = False
         self._mismatch: JobMismatch | None = None
         self._refusal: Answer | None = None
+        self._forgotten = False
 
     def admit(self, job_id: str) -> Token:
         """Note that the handler named its job, and return the token if it is for that job."""
@@ -71,6 +91,7 @@ class Passage:
         else:
             return None
         log.error("a fenced request of job %r was answered %d, but %s", self.token.job_id, status, problem)
+        self._forgotten = True
         return NOT_GUARDED
 
     def refusal(self, error: Exception, *, started: bool) -> Answer | None:
@@ -92,9 +113,25 @@ class Passage:
     def _answer(self, error: Exception) -> Answer | None:
         # Once a part of the request was committed, no answer may say that nothing ran.
         answer = refusal_of(error)
-        if answer is None or not self._watch.applied:
+        if answer is None or not self._applied:
             return answer
         return replace(answer, applied=True) if isinstance(error, StaleToken) else OUTCOME_UNKNOWN
+
+    @property
+    def _applied(self) -> bool:
+        # Where the gate sees nothing, whatever has begun may have been applied.
+        return self.begun if self._watch.applied is None else self._watch.applied
+
+    @property
+    def begun(self) -> bool:
+        """Whether the handler has begun with its work: to admit comes before. No earlier answer is kept."""
+        return self._admitted or not self._strict
+
+    def undone(self, status: int | None) -> bool:
+        """Whether what was answered with this status, or not at all, can be run again like a first time."""
+        if self._forgotten or self._watch.applied:
+            return False
+        return status in TRANSIENT or not self._applied
 
 
 def present(values: Sequence[str], verifier: Verifier) -> Token:
@@ -113,6 +150,48 @@ def present(values: Sequence[str], verifier: Verifier) -> Token:
         raise Refused(MALFORMED) from None
 
 
+def recognise(token: Token, mark: Mark | None) -> None:
+    """Refuse a token by a mark that it must not raise.
+
+    Raises:
+        NotArmed: it would; StaleToken, GenerationConflict: as `admit`.
+    """
+    if mark is None or mark.generation < token.generation:
+        raise NotArmed(token, None if mark is None else mark.generation)
+    admit(token, mark)
+
+
+def idempotency_key(values: Sequence[str]) -> str | None:
+    """Return the key that a request carries, None if there is none.
+
+    Raises:
+        Refused: more than one, or malformed.
+    """
+    if not values:
+        return None
+    try:
+        (value,) = values
+        return parse_idempotency_key(value)
+    except ValueError:
+        raise Refused(KEY_REQUIRED) from None
+
+
+def known(claim: Claim | AsyncClaim) -> Answer | Kept | None:
+    """Return what a claim's record says to its request, None if the request is to be run."""
+    match claim.state:
+        case "run":
+            return None
+        case "answered":
+            kept = Kept.read(claim.answer or "")
+            return NOT_KEPT if kept.body is None else kept
+        case "reused":
+            return KEY_REUSED
+        case "in-progress":
+            return IN_PROGRESS
+        case "unknown":
+            return OUTCOME_UNKNOWN
+
+
 def turn_away(error: Exception) -> Answer:
     """Return the answer to a request that doesn't get in; what is no refusal is logged, and fails closed."""
     answer = None if isinstance(error, OutcomeUnknown) else refusal_of(error)  # the mark rose, or it didn't
@@ -120,6 +199,11 @@ def turn_away(error: Exception) -> Answer:
         log.error("the fence can't be asked, and requests are refused", exc_info=error)
         return UNAVAILABLE
     return answer
+
+
+def log_unkept(token: Token) -> None:
+    """Log, inside an except clause, that an answer goes out though its repetitions won't get it."""
+    log.error("the answer to a request of job %r could not be kept", token.job_id, exc_info=True)
 
 
 def _alone(error: Exception) -> Iterator[Exception]:

@@ -3,30 +3,65 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
-from sinkfence.sinks import Gate
+from sinkfence.errors import NotArmed, StaleToken
+from sinkfence.sinks import Gate, Replay
 from sinkfence.tokens import Token
+from sinkfence_http.answers import STALE, Refused
 from sinkfence_http.door import passage_of
+from sinkfence_http.records import identity
 from sinkfence_http.verifiers import Verifier
 
 
 class Fence:
     """What `wsgi.FencingMiddleware` enforces, and what a handler asks for its token.
 
-    With `strict`, a success (2xx, or 3xx but 307 and 308) whose handler never admitted or committed nothing
-    guarded becomes a 500 `not-guarded`: a handler that forgets the check is the largest practical hole.
+    Args:
+        gate: the destination behind the door: a PostgresSink, a HostGate, or by name DoorOnly.
+        verifier: who says which tokens are authentic.
+        replay: `gate.replay()`: a request with an Idempotency-Key that was answered before gets the same
+            answer again. None leaves the key to the handler.
+        principal: `principal(environ)` names who is asking, so that nobody is given another's answer. By
+            default the token's issuer. Never the owner: a new one must find what the old one was answered.
+        strict: a success (2xx, or 3xx but 307 and 308) whose handler never admitted or, on a gate that can
+            see it, committed nothing guarded becomes a 500 `not-guarded`: a handler that forgets the check is
+            the largest practical hole.
 
     Raises:
         TypeError: the gate is an async one or none; there is no verifier.
+        ValueError: replay without a principal, of a verifier whose tokens name no issuer.
     """
 
-    def __init__(self, gate: Gate, verifier: Verifier, *, strict: bool = True) -> None:
-        check_parts(gate, verifier, aio=False)
+    def __init__(
+        self,
+        gate: Gate,
+        verifier: Verifier,
+        *,
+        replay: Replay | None = None,
+        principal: Callable[[Mapping[str, Any]], str] | None = None,
+        strict: bool = True,
+    ) -> None:
+        check_parts(gate, verifier, replay, principal, aio=False)
         self.gate = gate
         self.verifier = verifier
+        self.replay = replay
+        self.principal = principal
         self.strict = strict
+
+    def announce(self, token: Token) -> None:
+        """Make the token's owner known to the gate; first ask for it, where it is new and not signed."""
+        vouch = getattr(self.verifier, "vouch", None)
+        if vouch is not None:
+            try:
+                self.gate.check(token)
+                return
+            except NotArmed:
+                vouch(token)
+            except StaleToken:
+                raise Refused(STALE) from None  # anybody may have sent it: the mark is none of theirs
+        self.gate.announce(token)
 
     def admit(self, environ: Mapping[str, Any], job_id: str) -> Token:
         """Return the request's token, to be passed to `transaction`, if it is for this job.
@@ -40,16 +75,49 @@ class Fence:
         return passage_of(environ).admit(job_id)
 
 
-def check_parts(gate: object, verifier: object, *, aio: bool) -> None:
+class Recorded(Protocol):
+    """What a record's key is made with, of a fence of either kind."""
+
+    verifier: Any
+    principal: Callable[[Mapping[str, Any]], str] | None
+
+
+def key_of(fence: Recorded, request: Mapping[str, Any], value: str, token: Token, key: str) -> str:
+    """Return under what a request is recorded.
+
+    Raises:
+        TypeError: nobody is asking. They must not be given what somebody else was answered.
+    """
+    who: object = fence.principal(request) if fence.principal else fence.verifier.issuer(value)
+    if not isinstance(who, str) or not who:
+        raise TypeError("principal must return a str that isn't empty")
+    return identity(who, token.job_id, key)
+
+
+def check_parts(gate: object, verifier: object, replay: object, principal: object, *, aio: bool) -> None:
     """Refuse what a Fence can't be made of, at construction."""
     announce = getattr(gate, "announce", None)
     if announce is None:
         raise TypeError(f"a Fence needs a gate, such as a PostgresSink, not {type(gate).__name__}")
-    if inspect.iscoroutinefunction(announce) is not aio:
+    parts = [inspect.iscoroutinefunction(announce)]
+    if (vouch := getattr(verifier, "vouch", None)) is not None:
+        parts.append(inspect.iscoroutinefunction(vouch))
+    if replay is not None:
+        claim = getattr(replay, "claim", None)
+        if claim is None:
+            raise TypeError(f"replay is what gate.replay() returns, not {type(replay).__name__}")
+        parts.append(inspect.isasyncgenfunction(inspect.unwrap(claim)))
+    if any(part is not aio for part in parts):
         raise TypeError(
-            "sinkfence_http.aio.Fence needs an async gate, such as sinkfence_postgres.aio.PostgresSink"
+            "sinkfence_http.aio.Fence needs an async gate, such as sinkfence_postgres.aio.PostgresSink, its "
+            "own replay, and the AuthorityLookup of sinkfence_http.aio"
             if aio
             else "sinkfence_http.Fence needs a sync gate; before an async one stands sinkfence_http.aio.Fence"
         )
     if not hasattr(verifier, "verify"):
         raise TypeError("a Fence needs a verifier: SignedTokens(keys, audience), or by name TrustedNetwork()")
+    if replay is not None and principal is None and not hasattr(verifier, "issuer"):
+        raise ValueError(
+            "replay needs to know who is asking, and these tokens don't name their issuer: pass "
+            "principal=, a function of the environ or scope, such as one that returns the authenticated user"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hmac
 import importlib
 import json
 import time
@@ -13,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from sinkfence.tokens import Token
 from sinkfence_http import wire
-from sinkfence_http.answers import EXPIRED, UNAUTHENTIC, Refused
+from sinkfence_http.answers import EXPIRED, STALE, UNAUTHENTIC, Refused
 
 TYPE: Final = "fence+jwt"
 ALGORITHMS: Final = ("EdDSA", "ES256", "RS256", "PS256", "HS256")
@@ -79,12 +80,16 @@ class SignedTokens:
 
     def verify(self, value: str) -> Token:
         """Return the token, its signature checked once and its `exp` every time."""
-        token, expires = self._verified(value)
+        token, expires, _ = self._verified(value)
         if self._clock() >= expires:
             raise Refused(EXPIRED)
         return token
 
-    def _verify(self, value: str) -> tuple[Token, int]:
+    def issuer(self, value: str) -> str:
+        """Return who has issued an authentic token."""
+        return self._verified(value)[2]
+
+    def _verify(self, value: str) -> tuple[Token, int, str]:
         compact = wire.parse_signed(value)
         header = _json_object(compact.partition(".")[0])
         kid = header.get("kid")
@@ -106,7 +111,8 @@ class SignedTokens:
             raise Refused(UNAUTHENTIC)
         if type(claims["exp"]) is not int or type(claims["iat"]) is not int:
             raise ValueError("iat and exp are whole seconds")
-        return wire.make_token(claims["job"], claims["gen"], claims["sub"]), claims["exp"]
+        token = wire.make_token(claims["job"], claims["gen"], claims["sub"])
+        return token, claims["exp"], known[0].issuer
 
 
 class TrustedNetwork:
@@ -118,6 +124,46 @@ class TrustedNetwork:
     def verify(self, value: str) -> Token:
         """Return the token as it was written."""
         return wire.parse_token(value)
+
+
+class AuthorityLookup:
+    """Unsigned tokens; a number that would raise a mark is first looked up where numbers are issued.
+
+    For services whose callers must not hold a signing key. `current(job_id)` asks the *primary* of the lease
+    store for (generation, owner) of the job's newest lease; None if there is none. A stale owner is refused
+    without it, and not told the mark: anybody can send an unsigned token. The owner is what can't be guessed;
+    whoever reads it on the wire may use it, as with any bearer.
+    An error of `current` keeps the door shut: 503.
+    """
+
+    def __init__(self, current: Callable[[str], tuple[int, str | None] | None]) -> None:
+        self._current = current
+
+    def verify(self, value: str) -> Token:
+        """Return the token as it was written."""
+        return wire.parse_token(value)
+
+    def vouch(self, token: Token) -> None:
+        """Let a token raise a mark if it is the newest lease's.
+
+        Raises:
+            Refused: it is older, or was never issued.
+        """
+        compare(token, self._current(token.job_id))
+
+
+def compare(token: Token, current: tuple[int, str | None] | None) -> None:
+    """Raise Refused unless number and owner are those of the newest lease.
+
+    Between asking and raising a newer one may come: this one was authentic, and is stale at the next check.
+    """
+    if current is not None and token.generation < current[0]:
+        raise Refused(STALE)
+    owner = (current and current[1]) or ""
+    # In equal time: the owner is what a stranger would have to guess.
+    ours = hmac.compare_digest(token.owner.encode(), owner.encode())
+    if current is None or token.generation != current[0] or not ours:
+        raise Refused(UNAUTHENTIC)
 
 
 def load_jwt() -> Any:

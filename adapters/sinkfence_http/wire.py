@@ -49,6 +49,8 @@ class Status:
     current: int | None = None
     applied: bool = False
     """Whether something of the request was applied, or may have been, before it was refused."""
+    replayed: bool = False
+    """Whether the answer is one that was kept from an earlier attempt."""
 
 
 def format_token(token: Token) -> str:
@@ -119,9 +121,10 @@ def parse_idempotency_key(value: str) -> str:
 
 
 def format_status(status: Status) -> str:
-    """Return `accepted`, or `stale-token;current=9`, or `stale-token;current=9;applied`."""
+    """Return `accepted`, `accepted;replayed`, `stale-token;current=9`, or `stale-token;current=9;applied`."""
     current = "" if status.current is None else f";current={status.current}"
-    return f"{status.word}{current}{';applied' if status.applied else ''}"
+    flags = "".join(f";{name}" for name in ("applied", "replayed") if getattr(status, name))
+    return f"{status.word}{current}{flags}"
 
 
 def parse_status(value: str | None) -> Status | None:
@@ -133,8 +136,8 @@ def parse_status(value: str | None) -> Status | None:
     if found is None:
         return None
     current = re.findall(r"; *current=([0-9]+)", found[2])
-    applied = re.search(r"; *applied(?![a-z=])", found[2]) is not None
-    return Status(found[1], int(current[0]) if current else None, applied)
+    flags = re.findall(r"; *(applied|replayed)(?![a-z=])", found[2])
+    return Status(found[1], int(current[0]) if current else None, "applied" in flags, "replayed" in flags)
 
 
 def _bounded(value: str) -> str:

@@ -12,6 +12,7 @@ from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_postgres import connections, statements, watch
 from sinkfence_postgres.refusals import repeatable, timed_out
+from sinkfence_postgres.replay import Replay
 from sinkfence_postgres.statements import Query
 from sinkfence_postgres.transactions import Attempt, transaction, translating
 
@@ -74,6 +75,15 @@ class PostgresSink:
         with self._connection() as conn, transaction(conn, bearer):
             yield conn
 
+    def check(self, token: Token) -> None:
+        """Tell whether the token is the newest that the database has seen, and raise nothing.
+
+        Raises:
+            NotArmed, StaleToken, GenerationConflict: it isn't.
+        """
+        with translating(Attempt({token: token}, ours=True)), self._connection() as conn, alone(conn) as tx:
+            connections.run(tx, statements.recognise(token))
+
     def announce(self, token: Token) -> None:
         """Make a newer owner known before its request is handled; for a known one, look without a lock.
 
@@ -88,6 +98,10 @@ class PostgresSink:
         Seen as committed is what was by `transaction`, `begin`, or inside `translated`.
         """
         return watch.entered(token)
+
+    def replay(self, max_body: int = 65536) -> Replay:
+        """Keep answers in this database, with bodies of at most `max_body` bytes: for `Fence(replay=…)`."""
+        return Replay(self._connection, max_body)
 
     def _connection(self) -> AbstractContextManager[Any]:
         source = self._source

@@ -42,18 +42,24 @@ def arm(token: Token, lock_timeout: str | None = None) -> Query:
     """Raise the mark. A `lock_timeout` ("100ms") holds for this transaction; else the session's, or 5 s."""
     call = "SELECT sinkfence.arm(:job_id, :generation, :owner)"
     if lock_timeout is None:
-        return Query(call, _named(token))
+        return Query(call, named(token))
     # FROM is evaluated before the select list.
     wait = " FROM pg_catalog.set_config('lock_timeout', :lock_timeout, true)"
-    return Query(call + wait, {**_named(token), "lock_timeout": lock_timeout})
+    return Query(call + wait, {**named(token), "lock_timeout": lock_timeout})
 
 
 def evict(token: Token) -> Query:
     """End the sessions of the caller's own login in which an earlier owner's transaction is open."""
-    return Query("SELECT sinkfence.evict(:job_id, :generation, :owner)", _named(token))
+    return Query("SELECT sinkfence.evict(:job_id, :generation, :owner)", named(token))
 
 
-def _named(token: Token) -> dict[str, Any]:
+def recognise(token: Token) -> Query:
+    """Refuse the token as a guard does, and raise or hold nothing."""
+    return Query("SELECT sinkfence.recognise(:job_id, :generation, :owner)", named(token))
+
+
+def named(token: Token) -> dict[str, Any]:
+    """Return the token as parameters."""
     return {"job_id": token.job_id, "generation": token.generation, "owner": token.owner}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Protocol
+from typing import Literal, Protocol
 
 from sinkfence.errors import SinkfenceError, StaleToken
 from sinkfence.tokens import Token
@@ -61,8 +61,8 @@ class Watch(Protocol):
         ...
 
     @property
-    def applied(self) -> bool:
-        """Whether anything of it was committed, or may have been: no answer may deny that."""
+    def applied(self) -> bool | None:
+        """Whether anything of it was committed, or may have been: no answer may deny that. None: unseen."""
         ...
 
     @property
@@ -75,8 +75,18 @@ class Gate(Protocol):
     """What a service's door needs of the destination behind it.
 
     For each request with an authentic token the door calls `announce`, then runs the handler inside
-    `enter`, and asks the watch when the response starts.
+    `enter`, and asks the watch when the response starts. Where somebody has to be asked whether a token is
+    authentic, it calls `check` before.
     """
+
+    def check(self, token: Token) -> None:
+        """Tell whether the destination knows the token, and raise no mark.
+
+        Raises:
+            NotArmed: its owner was not announced yet, or not to the end.
+            StaleToken, GenerationConflict: the destination has seen a newer owner.
+        """
+        ...
 
     def announce(self, token: Token) -> None:
         """Make a newer owner known to the destination before its request is handled; refuse an older one.
@@ -94,10 +104,100 @@ class Gate(Protocol):
 class AsyncGate(Protocol):
     """A `Gate` for an event loop."""
 
+    async def check(self, token: Token) -> None:
+        """As `Gate.check`."""
+        ...
+
     async def announce(self, token: Token) -> None:
         """As `Gate.announce`."""
         ...
 
     def enter(self, token: Token) -> AbstractAsyncContextManager[Watch]:
         """As `Gate.enter`."""
+        ...
+
+
+State = Literal["run", "answered", "reused", "in-progress", "unknown"]
+"""What is known of a request that may be a repetition: nothing, so that it must be run; its answer; that its
+key was used for another request; that it runs at present; that its attempt ended, and nobody knows how."""
+
+
+class Claim(Protocol):
+    """One request's hold of the record under its idempotency key."""
+
+    @property
+    def state(self) -> State:
+        """What the record said."""
+        ...
+
+    @property
+    def answer(self) -> str | None:
+        """What was kept, if the state is "answered"."""
+        ...
+
+    def keep(self, answer: str) -> None:
+        """Keep the answer for repetitions. Of an attempt that was superseded nothing is kept."""
+        ...
+
+    def drop(self) -> None:
+        """Nothing was applied: a repetition is run as if it were the first."""
+        ...
+
+
+class Replay(Protocol):
+    """Where a gate keeps what it has answered, so that a repetition gets the same answer.
+
+    A record is found by `key`, and belongs to a generation and one attempt of it. A newer generation takes an
+    unfinished one over at once.
+    """
+
+    @property
+    def max_body(self) -> int:
+        """How many bytes of a body are kept, and read for being compared."""
+        ...
+
+    def claim(self, token: Token, key: str, fingerprint: str) -> AbstractContextManager[Claim]:
+        """Surround a request under this key. `fingerprint` is the same for its repetitions alone.
+
+        What was neither kept nor dropped at the end has an unknown outcome, or is run again where that is
+        harmless: the gate knows.
+
+        Raises:
+            StaleToken, GenerationConflict: the destination has seen a newer owner: this one is told nothing.
+        """
+        ...
+
+
+class AsyncClaim(Protocol):
+    """A `Claim` for an event loop."""
+
+    @property
+    def state(self) -> State:
+        """As `Claim.state`."""
+        ...
+
+    @property
+    def answer(self) -> str | None:
+        """As `Claim.answer`."""
+        ...
+
+    async def keep(self, answer: str) -> None:
+        """As `Claim.keep`."""
+        ...
+
+    async def drop(self) -> None:
+        """As `Claim.drop`."""
+        ...
+
+
+class AsyncReplay(Protocol):
+    """A `Replay` for an event loop."""
+
+    @property
+    def max_body(self) -> int:
+        """As `Replay.max_body`."""
+        ...
+
+    def claim(self, token: Token, key: str, fingerprint: str) -> AbstractAsyncContextManager[AsyncClaim]:
+        """As `Replay.claim`."""
         ...

@@ -241,7 +241,9 @@ def main(framework: str, descriptor: int) -> None:
     else:
         import uvicorn
 
-        config = uvicorn.Config(app, log_level="warning", root_path=SETTINGS.get("root_path", ""))
+        # Of the two parsers, the one that lets a method through which nobody knows.
+        root_path = SETTINGS.get("root_path", "")
+        config = uvicorn.Config(app, log_level="warning", http="h11", root_path=root_path)
         uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
 
 

@@ -15,14 +15,14 @@ HTTP: tuple[Mutant, ...] = (
         "http.takeover",
         "D9",
         "a new owner is told that the service knows of it, and the old one's requests are served",
-        (Edit(WSGI, "                gate.announce(token)\n", ""),),
+        (Edit(WSGI, "                fence.announce(token)\n", ""),),
     ),
     Mutant(
         "ASGI door without check",
         "http.asynchronous",
         "D9",
         "the same under another kind of server",
-        (Edit("adapters/sinkfence_http/asgi.py", "                await gate.announce(token)\n", ""),),
+        (Edit("adapters/sinkfence_http/asgi.py", "                await fence.announce(token)\n", ""),),
     ),
     Mutant(
         "check at the door, effect later",
@@ -70,7 +70,7 @@ HTTP: tuple[Mutant, ...] = (
         "http.overtaken_between_two_transactions",
         "D6",
         "the caller takes what stands for refused as a whole",
-        (Edit(DOOR, "if answer is None or not self._watch.applied:", "if True:"),),
+        (Edit(DOOR, "if answer is None or not self._applied:", "if True:"),),
     ),
     Mutant(
         "gate.enter released before the body ends",
@@ -81,8 +81,8 @@ HTTP: tuple[Mutant, ...] = (
             Edit(WSGI, "with ExitStack() as stack:", "with ExitStack() as stack, ExitStack() as early:"),
             Edit(
                 WSGI,
-                "watch = stack.enter_context(gate.enter(token))",
-                "watch = early.enter_context(gate.enter(token))",
+                "watch = stack.enter_context(fence.gate.enter(token))",
+                "watch = early.enter_context(fence.gate.enter(token))",
             ),
         ),
     ),

@@ -1,0 +1,71 @@
+"""A WSGI request's body, looked at before its handler gets it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from typing import Any
+
+from sinkfence_http.answers import DIGEST_REQUIRED, INCOMPLETE, Refused
+from sinkfence_http.records import content_digest
+
+
+def read(environ: dict[str, Any], limit: int) -> bytes:
+    """Return the SHA-256 of the body, computed or, above the limit, as declared; the handler can read it all.
+
+    Raises:
+        Refused: the body is above the limit and declares none, or it ended early.
+    """
+    length: str = environ.get("CONTENT_LENGTH") or ""
+    chunked = not length and bool(environ.get("wsgi.input_terminated"))
+    if length and not length.isdecimal():
+        raise Refused(INCOMPLETE)
+    expected = None if chunked else int(length or 0)
+    if expected is not None and expected > limit:
+        return _declared(environ)
+    source = environ["wsgi.input"]
+    body = _take(source, limit + 1 if expected is None else expected)
+    if expected is not None and len(body) < expected:
+        raise Refused(INCOMPLETE)
+    if len(body) > limit:
+        digest = _declared(environ)
+        environ["wsgi.input"] = io.BufferedReader(_Joined(body, source))
+        return digest
+    environ["wsgi.input"] = io.BytesIO(body)
+    if chunked:
+        environ["CONTENT_LENGTH"] = str(len(body))
+    return hashlib.sha256(body).digest()
+
+
+def _declared(environ: dict[str, Any]) -> bytes:
+    digest = content_digest([environ.get("HTTP_CONTENT_DIGEST", "")])
+    if digest is None:
+        raise Refused(DIGEST_REQUIRED)
+    return digest
+
+
+def _take(source: Any, size: int) -> bytes:
+    parts: list[bytes] = []
+    try:
+        while size > 0 and (part := source.read(size)):
+            parts.append(part)
+            size -= len(part)
+    except Exception as error:  # each server has errors of its own for a client that has gone
+        raise Refused(INCOMPLETE) from error
+    return b"".join(parts)
+
+
+class _Joined(io.RawIOBase):
+    """What was read already, then the rest of a stream that ends by itself."""
+
+    def __init__(self, first: bytes, rest: Any) -> None:
+        self._first = io.BytesIO(first)
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._first.read(len(buffer)) or self._rest.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)

@@ -1,0 +1,258 @@
+"""A service's own host as the gate, by files and locks: for services with no database to check in."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import math
+import os
+import time
+import zlib
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from sinkfence.errors import NotArmed, NotEnforced
+from sinkfence.marks import Mark, admit
+from sinkfence.sinks import Watch
+from sinkfence.tokens import Token
+from sinkfence_http import mounts
+from sinkfence_http.answers import IN_FLIGHT, Refused
+from sinkfence_http.door import UNWATCHED, recognise
+from sinkfence_http.host_replay import HostReplay
+
+SLOT: Final = 512
+"""Bytes: a sector, which disks write as a whole."""
+
+
+class HostGate:
+    """A folder with two small files for each job, by which all processes of one host keep a stale owner out.
+
+    A new owner's first request waits until those of earlier owners have been answered, at most for
+    `drain_timeout` seconds: then it is refused with 503 `previous-owner-in-flight`. Marks are durable, and
+    files are never deleted. Nothing is fenced that goes on after its request was answered (background tasks,
+    statements under way in a database when its process is killed), and nothing on other hosts.
+
+    Args:
+        dir: a folder on a local disk, for this service alone; created if it isn't there. What replaces a
+            container must find it again.
+        drain_timeout: in seconds.
+
+    Raises:
+        NotEnforced: the folder is on a network file system, in memory, or on one that is not known.
+        ValueError: drain_timeout is not a number of seconds.
+    """
+
+    def __init__(self, dir: str | os.PathLike[str], *, drain_timeout: float = 10.0) -> None:
+        if not (math.isfinite(drain_timeout) and drain_timeout >= 0):
+            raise ValueError("drain_timeout is a number of seconds")
+        self._folder = Path(dir)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mounts.refuse_unfit(self._folder)
+        self._drain_timeout = drain_timeout
+
+    def check(self, token: Token) -> None:
+        """Tell whether the token's owner is the newest, and its predecessors are done.
+
+        Raises:
+            NotArmed, StaleToken, GenerationConflict: it isn't, or they aren't.
+        """
+        self.job(token).check()
+
+    def announce(self, token: Token) -> None:
+        """Raise the mark, and wait until nobody of an earlier owner is inside.
+
+        Raises:
+            StaleToken, GenerationConflict: a newer owner was seen here.
+        """
+        for pause in self.job(token).announcing():
+            time.sleep(pause)
+
+    @contextmanager
+    def enter(self, token: Token) -> Generator[Watch]:
+        """Surround a request's handler: while it is inside, no newer owner gets in."""
+        job = self.job(token)
+        for pause in job.entering():
+            time.sleep(pause)
+        try:
+            yield UNWATCHED
+        finally:
+            job.leave()
+
+    def replay(self, max_body: int = 65536) -> HostReplay:
+        """Keep answers in this folder, in a SQLite file, with bodies of at most `max_body` bytes."""
+        return HostReplay(self._folder, max_body)
+
+    def job(self, token: Token) -> Job:
+        """Return the files of a token's job."""
+        return Job(self._folder, token, self._drain_timeout)
+
+
+class Job:
+    """The files of one job, as one request uses them.
+
+    `.mark` holds the mark; its lock is the mutex of those who raise it. `.inside` is locked shared by each
+    request inside, and exclusively by who waits for them to leave; it holds the generation for which that is
+    done.
+    """
+
+    def __init__(self, folder: Path, token: Token, patience: float) -> None:
+        name = hashlib.sha256(token.job_id.encode()).hexdigest()  # no job_id can leave the folder by its name
+        self._mark = folder / f"{name}.mark"
+        self._inside = folder / f"{name}.inside"
+        self._token = token
+        self._patience = patience
+        self._held: int | None = None
+
+    def check(self) -> None:
+        recognise(self._token, self._read_mark())
+        if self._drained() < self._token.generation:
+            raise NotArmed(self._token, self._token.generation)
+
+    def announcing(self) -> Iterator[float]:
+        """Raise the mark and wait for those before, in steps; yields the seconds to wait for the next."""
+        with suppress(NotArmed):
+            self.check()
+            return
+        pauses = self._pauses()
+        # The mark first: else whoever comes while we wait for those inside would have to be waited for, too.
+        while not self._raise():
+            yield next(pauses)
+        while self._drained() < self._token.generation and not self._drain():
+            yield next(pauses)
+
+    def entering(self) -> Iterator[float]:
+        """Get inside, in steps; yields how many seconds to wait for the next."""
+        pauses = self._pauses()
+        while not self._enter():
+            yield next(pauses)
+
+    def leave(self) -> None:
+        """Be inside no longer."""
+        if self._held is not None:
+            _close(self._held)
+            self._held = None
+
+    def _pauses(self) -> Iterator[float]:
+        end, pause = time.monotonic() + self._patience, 0.001
+        while time.monotonic() < end:
+            yield pause
+            pause = min(2 * pause, 0.05)
+        raise Refused(IN_FLIGHT)
+
+    def _raise(self) -> bool:
+        """Write the mark and make it durable; False: somebody else is at it."""
+        with _locked(self._mark, fcntl.LOCK_EX) as fd:
+            if fd is None:
+                return False
+            data = os.pread(fd, 2 * SLOT, 0)
+            place, mark = self._newest(data)
+            raised = admit(self._token, mark)
+            # Also where it stands already: who has written it may have been killed before it was on the disk.
+            # Never over the one that holds, of which nothing must be lost when the power goes.
+            record = _sealed(f"{raised.generation} {raised.owner}")
+            if os.pwrite(fd, record, SLOT - place) != SLOT:
+                raise OSError(f"{self._mark} could not be written")
+            os.fsync(fd)
+        folder = os.open(self._mark.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        return True
+
+    def _drain(self) -> bool:
+        """Note that all who were inside have left; False: they haven't."""
+        with _locked(self._inside, fcntl.LOCK_EX) as fd:
+            if fd is None:
+                return False
+            # Whoever gets in after this reads the mark after this: what is below it stays outside for ever.
+            mark = self._read_mark()
+            if mark is None:
+                raise NotEnforced(f"{self._mark} has gone: a mark must never be deleted")
+            os.pwrite(fd, _sealed(str(mark.generation)), 0)
+            return True
+
+    def _enter(self) -> bool:
+        # A new open file description each time: threads of one process exclude each other, too.
+        fd = _lock(self._inside, fcntl.LOCK_SH)
+        if fd is None:
+            return False
+        try:
+            # Lock, then read. The other way round:
+            #   7: reads 7 | 8: raises the mark, finds nobody inside, enters | 7: locks, and is inside as well
+            self.check()
+        except BaseException:
+            _close(fd)
+            raise
+        self._held = fd
+        return True
+
+    def _read_mark(self) -> Mark | None:
+        try:
+            return self._newest(self._mark.read_bytes())[1]
+        except FileNotFoundError:
+            return None
+
+    def _newest(self, data: bytes) -> tuple[int, Mark | None]:
+        """Return the newest mark that is whole, and its place: one may have been torn when the power went."""
+        slots = [(place, _unsealed(data[place : place + SLOT])) for place in (0, SLOT)]
+        found = [(int(text.split(" ")[0]), place, text) for place, text in slots if text]
+        if not found and data.strip(b"\0"):
+            raise NotEnforced(
+                f"{self._mark} is damaged: restore it, or raise the lease store above what it held"
+            )
+        if not found:
+            return SLOT, None
+        generation, place, text = max(found)
+        return place, Mark(generation, text.partition(" ")[2])
+
+    def _drained(self) -> int:
+        try:
+            return int(_unsealed(self._inside.read_bytes()) or 0)
+        except FileNotFoundError:
+            return 0
+
+
+def _sealed(text: str) -> bytes:
+    data = text.encode()
+    return (b"%08x %s\n" % (zlib.crc32(data), data)).ljust(SLOT, b"\0")
+
+
+def _unsealed(data: bytes) -> str | None:
+    seal, _, text = data.rstrip(b"\0").removesuffix(b"\n").partition(b" ")
+    return text.decode() if text and seal == b"%08x" % zlib.crc32(text) else None
+
+
+@contextmanager
+def _locked(path: Path, kind: int) -> Generator[int | None]:
+    fd = _lock(path, kind)
+    try:
+        yield fd
+    finally:
+        if fd is not None:
+            _close(fd)
+
+
+def _lock(path: Path, kind: int) -> int | None:
+    """Open the file and lock it, None if that means to wait.
+
+    Closed on exec (PEP 446): a program that a handler starts doesn't keep the lock.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _close(fd: int) -> None:
+    # By word, and not by close() alone: a process forked meanwhile has the same lock in its hands.
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)

@@ -1,0 +1,179 @@
+"""What a host has answered, in a SQLite file, and which of its attempts still run."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import sqlite3
+from collections.abc import Generator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from sinkfence.errors import StaleToken
+from sinkfence.sinks import State
+from sinkfence.tokens import Token
+
+WAIT: Final = 5.0
+"""Seconds that a process waits for others to be done with the file."""
+
+TABLE: Final = """
+create table if not exists record (
+  key text primary key, fingerprint text not null, generation integer not null, attempt text not null,
+  answer text, created_at text not null default current_timestamp) without rowid
+"""
+
+
+class HostReplay:
+    """The answers of a `HostGate`, for repetitions of their requests.
+
+    An attempt that ended without an answer to keep, or was killed, is `outcome-unknown` to its own
+    generation, and run again for a newer one: its effect then comes at least once.
+
+    Raises:
+        ValueError: max_body is no positive number of bytes.
+    """
+
+    def __init__(self, folder: Path, max_body: int) -> None:
+        self.max_body = positive(max_body)
+        self._folder = folder
+
+    @contextmanager
+    def claim(self, token: Token, key: str, fingerprint: str) -> Generator[HostClaim]:
+        """Surround a request under this key, inside the gate: so nobody newer is."""
+        with closing(self.begin(token, key, fingerprint)) as claim:
+            yield claim
+
+    def begin(self, token: Token, key: str, fingerprint: str) -> HostClaim:
+        """Look into the record, and make it this attempt's own if there is something to run."""
+        with transaction(self._folder) as db:
+            row = db.execute(
+                "select fingerprint, generation, attempt, answer from record where key = ?", (key,)
+            ).fetchone()
+            state = self._state(token, fingerprint, row)
+            if state != "run":
+                return HostClaim(self._folder, key, state, answer=row[3] if row else None)
+            attempt = Attempt(self._folder)
+            try:
+                db.execute(
+                    "insert into record (key, fingerprint, generation, attempt) values (?, ?, ?, ?)"
+                    " on conflict do update set generation = excluded.generation, attempt = excluded.attempt",
+                    (key, fingerprint, token.generation, attempt.name),
+                )
+                db.commit()
+            except BaseException:
+                attempt.close()
+                raise
+            return HostClaim(self._folder, key, state, attempt=attempt)
+
+    def _state(self, token: Token, fingerprint: str, row: Any) -> State:
+        if row is None:
+            return "run"
+        known, generation, attempt, answer = row
+        if known != fingerprint:
+            return "reused"
+        if answer is not None:
+            return "answered"
+        if generation > token.generation:
+            raise StaleToken(token, generation)
+        if generation < token.generation:
+            return "run"
+        return "in-progress" if Attempt.runs(self._folder, attempt) else "unknown"
+
+
+class HostClaim:
+    """One request's hold of a record."""
+
+    def __init__(
+        self,
+        folder: Path,
+        key: str,
+        state: State,
+        *,
+        answer: str | None = None,
+        attempt: Attempt | None = None,
+    ) -> None:
+        self.state: State = state
+        self.answer = answer
+        self._folder = folder
+        self._key = key
+        self._attempt = attempt
+
+    def keep(self, answer: str) -> None:
+        """Keep the answer, if the record is still this attempt's."""
+        self._write("update record set answer = :answer", answer=answer)
+
+    def drop(self) -> None:
+        """Forget the attempt."""
+        self._write("delete from record")
+
+    def close(self) -> None:
+        """The attempt runs no longer."""
+        if self._attempt is not None:
+            self._attempt.close()
+
+    def _write(self, statement: str, **values: str) -> None:
+        if self._attempt is None:
+            return
+        mine = " where key = :key and attempt = :attempt and answer is null"
+        with transaction(self._folder) as db:
+            db.execute(statement + mine, {**values, "key": self._key, "attempt": self._attempt.name})
+            db.commit()
+
+
+class Attempt:
+    """A file that is locked for as long as an attempt runs: a process that is killed lets go of it, too."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name = f"attempt-{secrets.token_hex(16)}"
+        self._path = folder / self.name
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)  # nobody else knows the name yet
+
+    @staticmethod
+    def runs(folder: Path, name: str) -> bool:
+        """Whether it does. What a killed one has left is cleared away."""
+        try:
+            fd = os.open(folder / name, os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        else:
+            with suppress(FileNotFoundError):
+                (folder / name).unlink()
+            return False
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """End it."""
+        if self._fd < 0:
+            return
+        with suppress(FileNotFoundError):
+            self._path.unlink()
+        fcntl.flock(self._fd, fcntl.LOCK_UN)  # a forked process has it in its hands, too
+        os.close(self._fd)
+        self._fd = -1
+
+
+@contextmanager
+def transaction(folder: Path) -> Generator[sqlite3.Connection]:
+    """Give a connection in a transaction that excludes all others; what isn't committed is undone.
+
+    A new connection each time: none is carried over a fork, or from one thread to another.
+    """
+    with closing(sqlite3.connect(folder / "answers.sqlite", timeout=WAIT, isolation_level=None)) as db:
+        db.execute("begin immediate")
+        db.execute(TABLE)
+        yield db
+
+
+def positive(max_body: int) -> int:
+    """Return the number of bytes, if it is one."""
+    if type(max_body) is not int or max_body < 1:
+        raise ValueError("max_body is a number of bytes, at least 1")
+    return max_body

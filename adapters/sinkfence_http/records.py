@@ -1,0 +1,112 @@
+"""What is remembered of a request and its answer, so that its repetition gets the same one; pure."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sinkfence_http import wire
+
+KEPT: Final = frozenset(
+    {
+        *("cache-control", "content-disposition", "content-digest", "content-encoding", "content-language"),
+        *("content-location", "content-type", "etag", "last-modified", "link", "location", "repr-digest"),
+        "vary",
+    }
+)
+"""The headers that are kept. Never Set-Cookie, Date, or what belongs to one connection."""
+
+TRANSIENT: Final = frozenset({408, 425, 429})
+"""What asks for a repetition, and says that nothing was done: not kept, as nothing from 500 on is."""
+
+_SHA256: Final = re.compile(r"(?:^|,) *sha-256=:([A-Za-z0-9+/]{43}=):(?:;[^,]*)? *(?=,|$)")
+
+
+def identity(*parts: str | bytes) -> str:
+    """Return what is the same for the same parts in the same order alone."""
+    # Each with its length before it: ("ab", "c") and ("a", "bc") are two.
+    data = [part.encode() if isinstance(part, str) else part for part in parts]
+    return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in data)).hexdigest()
+
+
+def content_digest(values: Sequence[str]) -> bytes | None:
+    """Return the SHA-256 that a `Content-Digest` declares (RFC 9530), None if it declares none, or two."""
+    found = _SHA256.findall(", ".join(values))
+    return base64.b64decode(found[0]) if len(found) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An answer of the service, as it is given once more."""
+
+    status: int
+    pairs: tuple[tuple[str, str], ...]
+    body: bytes | None
+    """None: it was longer than what is kept."""
+
+    @classmethod
+    def read(cls, text: str) -> Kept:
+        """Read what `Recording.kept` has written."""
+        status, pairs, body = json.loads(text)
+        kept = None if body is None else base64.b64decode(body)
+        return cls(status, tuple((name, value) for name, value in pairs), kept)
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """The headers, in their order, with the mark that this is a repetition."""
+        own = [(wire.STATUS, wire.format_status(wire.Status("accepted", replayed=True)))]
+        if self.status not in (204, 304):  # RFC 9110, section 8.6
+            own.append(("Content-Length", str(len(self.body or b""))))
+        return [*self.pairs, *own]
+
+
+class Recording:
+    """The answer to one request, kept while it goes out."""
+
+    def __init__(self, max_body: int) -> None:
+        self._max_body = max_body
+        self.status: int | None = None
+        self._pairs: list[tuple[str, str]] = []
+        self._length: int | None = None
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._ended = False
+
+    def start(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
+        """Note the head of the answer."""
+        self.status = status
+        for name, value in headers:
+            if name.lower() in KEPT:
+                self._pairs.append((name, value))
+            elif name.lower() == "content-length" and value.isdecimal():
+                self._length = int(value)
+
+    def add(self, data: bytes) -> None:
+        """Note a part of the body."""
+        self._size += len(data)
+        if self._size <= self._max_body:
+            self._parts.append(data)
+        else:
+            self._parts.clear()  # an endless answer must not fill the memory
+
+    def end(self) -> None:
+        """Note that the answer is whole."""
+        self._ended = True
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has ended, or all of the declared length is there."""
+        return self._ended or (self._length is not None and self._size >= self._length)
+
+    def kept(self) -> str | None:
+        """Return the answer as text, None if it is not to be kept."""
+        if self.status is None or not self.whole or self.status >= 500 or self.status in TRANSIENT:
+            return None
+        fits = self._size <= self._max_body
+        body = base64.b64encode(b"".join(self._parts)).decode() if fits else None
+        return json.dumps([self.status, self._pairs, body])

@@ -1,0 +1,82 @@
+"""What a service has answered, for an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from sinkfence.sinks import State
+from sinkfence.tokens import Token
+from sinkfence_postgres import asking, connections, statements
+from sinkfence_postgres.aio_connections import run
+from sinkfence_postgres.replay import Record, positive
+from sinkfence_postgres.transactions import Attempt, translating
+
+
+class Replay:
+    """As `sinkfence_postgres.replay.Replay`."""
+
+    def __init__(self, connection: Callable[[], AbstractAsyncContextManager[Any]], max_body: int) -> None:
+        self.max_body = positive(max_body)
+        self._connection = connection
+
+    @asynccontextmanager
+    async def claim(self, token: Token, key: str, fingerprint: str) -> AsyncGenerator[Claim]:
+        """As `sinkfence.sinks.Replay.claim`."""
+        record = Record(token, key, fingerprint)
+        async with AsyncExitStack() as held:
+            conn = await held.enter_async_context(self._own())
+            block = await held.enter_async_context(AsyncExitStack())
+            await block.enter_async_context(connections.begun(conn))
+            with translating(Attempt({token: token}, ours=True)):
+                state, answer = record.read(*(await run(conn, record.find()))[0])
+            if state != "run":
+                await held.aclose()
+            elif not connections.is_psycopg(conn):
+                await conn.run_sync(detach)
+            yield Claim(record, conn, block, state, answer)
+
+    @asynccontextmanager
+    async def _own(self) -> AsyncGenerator[Any]:
+        async with self._connection() as conn:
+            if not connections.is_psycopg(conn):
+                yield await conn.execution_options(isolation_level="READ COMMITTED")
+                return
+            where = asking.address(conn)
+        import psycopg
+
+        async with await psycopg.AsyncConnection.connect(**where) as own:
+            await own.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+            yield own
+
+
+def detach(conn: Any) -> None:
+    """Take a connection of SQLAlchemy out of its pool."""
+    conn.detach()
+
+
+class Claim:
+    """As `sinkfence_postgres.replay.Claim`."""
+
+    def __init__(
+        self, record: Record, conn: Any, block: AsyncExitStack, state: State, answer: str | None
+    ) -> None:
+        self.state: State = state
+        self.answer = answer
+        self._record = record
+        self._conn = conn
+        self._block = block
+
+    async def keep(self, answer: str) -> None:
+        """As `sinkfence_postgres.replay.Claim.keep`."""
+        token = self._record.token
+        attempt = Attempt({token: token}, ours=True)
+        with translating(attempt):
+            async with self._block:
+                await run(self._conn, statements.guard([token]))
+                await run(self._conn, self._record.insert(answer))
+                attempt.committing = True
+
+    async def drop(self) -> None:
+        """As `sinkfence_postgres.replay.Claim.drop`."""

@@ -1,0 +1,129 @@
+"""What a service has answered, in the database that it writes to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sinkfence.sinks import State
+from sinkfence.tokens import Token
+from sinkfence_postgres import asking, connections, statements
+from sinkfence_postgres.statements import Query
+from sinkfence_postgres.transactions import Attempt, translating
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The ledger's entry for one request, as statements: looked for first, inserted with the answer."""
+
+    token: Token
+    key: str
+    fingerprint: str
+
+    def find(self) -> Query:
+        """Ask for it, and for its lock."""
+        call = "SELECT free, fingerprint, answer FROM sinkfence.claim(:job_id, :generation, :owner, :key)"
+        return Query(call, {**statements.named(self.token), "key": self.key})
+
+    def read(self, free: bool, fingerprint: str | None, answer: str | None) -> tuple[State, str | None]:
+        """Return what the answer to `find` says."""
+        if fingerprint is None:
+            return ("run" if free else "in-progress"), None
+        if fingerprint != self.fingerprint:
+            return "reused", None
+        return "answered", None if answer is None else json.loads(answer)
+
+    def insert(self, answer: str) -> Query:
+        """Enter the answer, unless there is one: of an attempt after this one had lost its lock."""
+        return Query(
+            "INSERT INTO sinkfence.ledger (scope, key, fingerprint, generation, result)"
+            " VALUES (:scope, :key, :fingerprint, :generation,"
+            " cast(cast(:answer AS pg_catalog.text) AS pg_catalog.json))"
+            " ON CONFLICT (scope, key) DO NOTHING RETURNING 1",
+            {
+                "scope": f"http:{self.token.job_id}",
+                "key": self.key,
+                "fingerprint": self.fingerprint,
+                "generation": self.token.generation,
+                "answer": json.dumps(answer),
+            },
+            rows=None,
+        )
+
+
+class Replay:
+    """The answers of a `PostgresSink`, for repetitions of their requests, in the ledger.
+
+    While a request runs, a connection of its own holds the lock of its record, beside those of the pool: one
+    that were taken from there could be the last, for which the handler then waits. An attempt that ended
+    without an answer to keep is run again: let its effect be a step (`once`), whose result is found then.
+
+    Raises:
+        ValueError: max_body is no positive number of bytes.
+    """
+
+    def __init__(self, connection: Callable[[], AbstractContextManager[Any]], max_body: int) -> None:
+        self.max_body = positive(max_body)
+        self._connection = connection
+
+    @contextmanager
+    def claim(self, token: Token, key: str, fingerprint: str) -> Generator[Claim]:
+        """As `sinkfence.sinks.Replay.claim`."""
+        record = Record(token, key, fingerprint)
+        with ExitStack() as held:
+            conn = held.enter_context(self._own())
+            block = held.enter_context(ExitStack())
+            block.enter_context(connections.begun(conn))
+            with translating(Attempt({token: token}, ours=True)):
+                state, answer = record.read(*connections.run(conn, record.find())[0])
+            if state != "run":
+                held.close()
+            elif not connections.is_psycopg(conn):
+                conn.detach()
+            yield Claim(record, conn, block, state, answer)
+
+    @contextmanager
+    def _own(self) -> Generator[Any]:
+        with self._connection() as conn:
+            if not connections.is_psycopg(conn):
+                yield conn.execution_options(isolation_level="READ COMMITTED")
+                return
+            where = asking.address(conn)
+        import psycopg
+
+        with psycopg.connect(**where) as own:
+            own.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            yield own
+
+
+class Claim:
+    """One request's hold of its record: the transaction that has locked it."""
+
+    def __init__(self, record: Record, conn: Any, block: ExitStack, state: State, answer: str | None) -> None:
+        self.state: State = state
+        self.answer = answer
+        self._record = record
+        self._conn = conn
+        self._block = block
+
+    def keep(self, answer: str) -> None:
+        """Enter the answer, if the token is still the newest at COMMIT."""
+        token = self._record.token
+        attempt = Attempt({token: token}, ours=True)
+        with translating(attempt), self._block:
+            connections.run(self._conn, statements.guard([token]))
+            connections.run(self._conn, self._record.insert(answer))
+            attempt.committing = True
+
+    def drop(self) -> None:
+        """Nothing was entered."""
+
+
+def positive(max_body: int) -> int:
+    """Return the number of bytes, if it is one."""
+    if type(max_body) is not int or max_body < 1:
+        raise ValueError("max_body is a number of bytes, at least 1")
+    return max_body
