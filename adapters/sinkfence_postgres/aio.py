@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
-from sinkfence_postgres import connections, ledger, rows, statements, watch
+from sinkfence_postgres import binding, connections, ledger, rows, statements, watch
 from sinkfence_postgres.aio_connections import KINDS, run, settle
+from sinkfence_postgres.aio_replay import Replay
 from sinkfence_postgres.aio_upkeep import doctor, install, marks, protect
 from sinkfence_postgres.refusals import refusal, repeatable, timed_out
 from sinkfence_postgres.sink import ATTEMPTS, IN_FLIGHT, checked
@@ -21,14 +22,22 @@ from sinkfence_postgres.transactions import Attempt, translating
 if TYPE_CHECKING:
     import psycopg
     from psycopg_pool import AsyncConnectionPool
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
+    from sqlalchemy.ext.asyncio import (
+        AsyncConnection,
+        AsyncEngine,
+        AsyncSession,
+        async_scoped_session,
+        async_sessionmaker,
+    )
     from sqlalchemy.sql.dml import Delete, Insert, Update
 
     AnyTx = psycopg.AsyncConnection[Any] | AsyncConnection | AsyncSession | async_scoped_session[Any]
     Tx = TypeVar("Tx", bound=AnyTx)
+    Bound = TypeVar("Bound", bound=AsyncEngine | async_sessionmaker[Any])
 
 __all__ = [
     "PostgresSink",
+    "bind",
     "clean_ledger",
     "doctor",
     "fenced_execute",
@@ -42,6 +51,7 @@ __all__ = [
     "translated",
 ]
 
+BINDABLE: Final = ("sqlalchemy.ext.asyncio:AsyncEngine", "sqlalchemy.ext.asyncio:async_sessionmaker")
 SOURCES: Final = ("builtins:str", "sqlalchemy.ext.asyncio:AsyncEngine", "psycopg_pool:AsyncConnectionPool")
 
 
@@ -134,6 +144,20 @@ async def fenced_execute(
     return written
 
 
+def bind(target: Bound, bearer: Bearer) -> Bound:
+    """As `sinkfence_postgres.bind`, for an async_sessionmaker or an AsyncEngine; nothing is awaited."""
+    engine, sessions = BINDABLE
+    target_: Any = connections.expect(target, *BINDABLE)
+    if connections.is_a(target_, engine):
+        binding.bind_engine(target_.sync_engine, bearer)
+        return target
+    # The listeners go on the synchronous sessions inside, whose class may be everybody's: so to a new one.
+    base = target_.kw.get("sync_session_class") or target_.class_.sync_session_class
+    target_.configure(sync_session_class=type(base.__name__, (base,), {}))
+    binding.bind_sessions(target_.kw["sync_session_class"], bearer)
+    return target
+
+
 class PostgresSink:
     """As `sinkfence_postgres.PostgresSink`: an AsyncEngine, an AsyncConnectionPool or a connection string."""
 
@@ -160,6 +184,12 @@ class PostgresSink:
         async with self._connection() as conn, transaction(conn, bearer):
             yield conn
 
+    async def check(self, token: Token) -> None:
+        """As `sinkfence_postgres.PostgresSink.check`."""
+        with translating(Attempt({token: token}, ours=True)):
+            async with self._connection() as conn, _alone(conn) as tx:
+                await run(tx, statements.recognise(token))
+
     async def announce(self, token: Token) -> None:
         """As `sinkfence_postgres.PostgresSink.announce`."""
         await self.arm(token)
@@ -169,6 +199,10 @@ class PostgresSink:
         """As `sinkfence_postgres.PostgresSink.enter`."""
         with watch.entered(token) as seen:
             yield seen
+
+    def replay(self, max_body: int = 65536) -> Replay:
+        """As `sinkfence_postgres.PostgresSink.replay`."""
+        return Replay(self._connection, max_body)
 
     @asynccontextmanager
     async def _connection(self) -> AsyncGenerator[Any]:

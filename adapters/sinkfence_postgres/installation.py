@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 VERSION: Final = 2
 """Of the schema, as in `install.sql`."""
 
-PARTS: Final = ("roles", "schema", "marks", "guard", "arm", "ledger", "rows", "protect", "grants")
+PARTS: Final = ("roles", "schema", "marks", "guard", "arm", "ledger", "replay", "rows", "protect", "grants")
 """The files of `schema/`, in the order in which they need each other. Each grants what is its own."""
 
 
