@@ -40,11 +40,11 @@ def run(name: str, *, rounds: int | None, seed: int, small: bool, out: Path) -> 
     about = machine() | {"seed": seed}
     first = ", ".join(f"{key} {value}" for key, value in about.items())
     items: list[Item] = [f"`{name}`: {first}"]
-    print(table(items), flush=True)
+    print(table(items), end="", flush=True)
     for made in importlib.import_module(f"bench.{name}").bench(small):
         item = play(made, rounds=rounds, seed=seed) if isinstance(made, Race) else made
         items.append(item)
-        print(table([item]), flush=True)
+        print(table([item]), end="", flush=True)
     write_json(items, about, out / f"{name}.json")
     (out / f"{name}.md").write_text(table(items))
     try:

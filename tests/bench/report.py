@@ -24,7 +24,7 @@ def _lines(item: Item) -> list[str]:
         return ["", item]
     if isinstance(item, Figure):
         verdict = "" if item.goal is None else f" (goal {item.goal}: {_verdict(item.goal.met(item.value))})"
-        return ["", f"{item.title}: {item.value:.4g} {item.unit}{verdict}"]
+        return [f"- {item.title}: {item.value:.4g} {item.unit}{verdict}"]
     race = item.race
     lines = [
         "",

@@ -75,7 +75,7 @@ def test_a_table_says_what_was_missed():
     assert "a note" in shown
     assert "| ours | 1 | 0.500 | 0.500 to 0.500 | >= 0.9 | **missed** |" in shown
     assert "| A/A control | 2 | 1.000 |" in shown
-    assert "WAL: 0 bytes (goal <= 0: reached)" in shown
+    assert "- WAL: 0 bytes (goal <= 0: reached)" in shown
 
 
 def test_a_race_is_drawn(tmp_path):
