@@ -88,7 +88,7 @@ def explained(table: str) -> Generator[None]:
 
 def survey(findings: list[Finding]) -> Plan[None]:
     """Find out, for the doctor, what is protected, and how well."""
-    columns = "cast(relation AS pg_catalog.text), job_id, warn_only, lacks, misses, reachable"
+    columns = "relation, job_id, warn_only, lacks, misses, reachable"
     rows = yield Query(f"SELECT {columns} FROM sinkfence.protected() ORDER BY 1", {}, rows=None)  # noqa: S608
     for row in rows:
         findings += _judge(*row)

@@ -127,7 +127,7 @@
 
   -- Every table that has one of these triggers, or is the table of a partition that has; for the doctor.
   create or replace function sinkfence.protected()
-  returns table (relation regclass, job_id name, warn_only boolean, lacks text, misses bigint, reachable text)
+  returns table (relation text, job_id name, warn_only boolean, lacks text, misses bigint, reachable text)
   language sql stable set search_path = pg_catalog, pg_temp as $fn$
     with recursive ours as (
       select t.tgrelid, t.tgparentid, t.tgargs, t.tgfoid = 'sinkfence.count_write()'::regprocedure as warn_only
@@ -143,7 +143,7 @@
        where not exists (select from pg_inherits i where i.inhrelid = u.top)
        order by u.top, u.relid <> u.top, o.tgparentid <> 0, o.tgargs desc
     )
-    select r.relation, r.job_id, r.warn_only,
+    select r.relation::text, r.job_id, r.warn_only,
            (select string_agg(l.lacks, ', ') from sinkfence.unprotected(r.relation, r.job_id, r.warn_only) l),
            -- not for who may not read it; and null before the first
            case when has_sequence_privilege(s.oid, 'usage, select') then coalesce(pg_sequence_last_value(s.oid), 0) end,
