@@ -48,7 +48,7 @@ class FencedObject:
         token = bearer.token
         outcome = self._handle.write(self._handle.exchange(), bearer, plan.arm)
         if outcome.superseded:  # armed, and a newer owner has armed since: to the caller it is all the same
-            stale = StaleToken(token, outcome.seen.register.generation)
+            stale = StaleToken(token, outcome.seen.register.token.generation)
             bearer.lose(stale)
             raise stale
 
@@ -138,7 +138,7 @@ class FencedObject:
         tag = None if step is None else token.key(step)
         outcome = self._handle.write(self._handle.exchange(), bearer, partial(plan.delete, tag=tag))
         if outcome.superseded:
-            bearer.lose(StaleToken(token, outcome.seen.register.generation))
+            bearer.lose(StaleToken(token, outcome.seen.register.token.generation))
         if outcome.replaced is not None and isinstance(outcome.replaced.body, Data):
             # The state that named it is replaced for good, and later ones keep what they find or name new
             # data: nothing will name it again.

@@ -34,7 +34,7 @@ def collect(store: Store, key: str) -> list[str]:
     def condemned(found: str) -> bool:
         name = found.removeprefix(folder(key))
         generation = generation_of(name)
-        return generation is not None and generation < seen.register.generation and name != named
+        return generation is not None and generation < seen.register.token.generation and name != named
 
     removed: list[str] = []
     # Uploads first: one that is completed in between is an object by the time that objects are listed.

@@ -56,7 +56,7 @@ def arm(token: Token, seen: Seen | None, write_id: str) -> Send | Done:
         StaleToken, GenerationConflict, JobMismatch: as `check`.
     """
     mark = check(token, seen)
-    if seen is not None and mark == Mark(seen.register.generation, seen.register.owner):
+    if seen is not None and mark == seen.register.mark:
         return Done(seen.register.last)
     return _send(token, seen, write_id)
 
@@ -122,9 +122,9 @@ def check(token: Token, seen: Seen | None) -> Mark:
     if seen is None:
         return admit(token, None)
     register = seen.register
-    if register.job_id != token.job_id:
-        raise JobMismatch(token, register.job_id)
-    return admit(token, Mark(register.generation, register.owner))
+    if register.token.job_id != token.job_id:
+        raise JobMismatch(token, register.token.job_id)
+    return admit(token, register.mark)
 
 
 def _repetition(
@@ -141,7 +141,7 @@ def _repetition(
                     f"this step of job {token.job_id!r} did something else here before (write {entry.seq}): "
                     "name the occasion in the step, or repeat it with the same content"
                 )
-            if mark == Mark(seen.register.generation, seen.register.owner):
+            if mark == seen.register.mark:
                 return Done(entry)
             # A repetition by a new owner still raises the mark: otherwise what the old owner has under
             # way would be accepted after the new one was told "done".
@@ -171,9 +171,7 @@ def _send(
         content, digest = replace(wanted, seq=seq), wanted.sha256
     entry = Entry(seq, write_id, tag, token.generation, digest)
     register = Register(
-        job_id=token.job_id,
-        generation=token.generation,
-        owner=token.owner,
+        token=token,
         content=content,
         previous_etag=None if seen is None else seen.etag,
         ring=(*(() if old is None else old.ring), entry)[-RING:],

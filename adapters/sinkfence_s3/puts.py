@@ -76,7 +76,7 @@ class Put:
         if outcome.repeated:
             upload.remove()
         if outcome.superseded:
-            self._bearer.lose(StaleToken(self._token, outcome.seen.register.generation))
+            self._bearer.lose(StaleToken(self._token, outcome.seen.register.token.generation))
         return Written(
             seq=outcome.entry.seq,
             generation=outcome.entry.generation,

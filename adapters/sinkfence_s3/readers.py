@@ -63,9 +63,9 @@ def find(store: Store, key: str) -> tuple[Stat, Content] | None:
         sha256=content.sha256,
         content_type=content.content_type,
         etag=seen.etag,
-        job_id=register.job_id,
-        generation=register.generation,
-        owner=register.owner,
+        job_id=register.token.job_id,
+        generation=register.token.generation,
+        owner=register.token.owner,
         data_key=folder(key) + content.body.name if isinstance(content.body, Data) else None,
     )
     return stat, content
@@ -208,7 +208,7 @@ class Stream(io.RawIOBase):
             raise io.UnsupportedOperation(
                 "this store ignores ranges: read from the beginning, without seeking"
             )
-        if response.get("ContentLength") != self._content.size - self._at:
+        if response.get("ContentLength", self._content.size - self._at) != self._content.size - self._at:
             response["Body"].close()
             damaged(self._exchange.key, "its length is another")
         return response["Body"]

@@ -18,7 +18,7 @@ S3: tuple[Mutant, ...] = (
         (
             Edit(
                 PLAN,
-                "    return admit(token, Mark(register.generation, register.owner))",
+                "    return admit(token, register.mark)",
                 "    return Mark(token.generation, token.owner)",
             ),
         ),
@@ -165,8 +165,7 @@ S3: tuple[Mutant, ...] = (
         (
             Edit(
                 PLAN,
-                "            if mark == Mark(seen.register.generation, seen.register.owner):\n"
-                "                return Done(entry)\n",
+                "            if mark == seen.register.mark:\n                return Done(entry)\n",
                 "            return Done(entry)\n",
             ),
         ),
