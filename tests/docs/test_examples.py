@@ -31,6 +31,7 @@ RUN_HERE = {
     "docs/explanation/etag-hole.md",
     "docs/explanation/the-rule.md",
     "docs/how-to/call-a-fenced-service.md",
+    "docs/how-to/call-with-httpx.md",
     "docs/how-to/check-a-bucket.md",
     "docs/how-to/check-your-own-sink.md",
     "docs/how-to/do-a-step-once.md",
@@ -169,10 +170,9 @@ def test_mount_the_door(run_page: RunPage, engine: Engine) -> None:
     assert entries(engine, "payment", "account") == [17]
 
 
-def test_call_a_fenced_service(
-    run_page: RunPage, engine: Engine, leases: Leases, serve: Callable[[Any], str]
-) -> None:
-    """The caller's request reaches the service's table, with the key of its step."""
+@pytest.fixture
+def orders(engine: Engine, serve: Callable[[Any], str]) -> tuple[str, TokenSigner, list[str]]:
+    """A fenced service: its URL, how to sign for it, and the idempotency keys that come in."""
     keys: list[str] = []
     key = Ed25519PrivateKey.generate()
     trusted = {"1": VerificationKey(key=key.public_key(), alg="EdDSA", issuer="workers")}
@@ -186,17 +186,43 @@ def test_call_a_fenced_service(
         token = await fence.admit(request.scope, f"account-{account}")
         async with AsyncSession(async_engine) as session, aio.transaction(session, token):
             await session.execute(text("INSERT INTO payment (account) VALUES (:id)"), {"id": account})
-        keys.append(request.headers["Idempotency-Key"])
+        keys.append(request.headers.get("Idempotency-Key", ""))
 
+    sign = TokenSigner(key, kid="1", alg="EdDSA", issuer="workers", audience="orders")
+    return serve(app), sign, keys
+
+
+def test_call_a_fenced_service(
+    run_page: RunPage, engine: Engine, leases: Leases, orders: tuple[str, TokenSigner, list[str]]
+) -> None:
+    """The caller's request reaches the service's table, with the key of its step."""
+    url, sign, keys = orders
     names = run_page(
         "docs/how-to/call-a-fenced-service.md",
-        replace={'"https://orders.example/"': repr(serve(app) + "/")},
+        replace={'"https://orders.example/"': repr(url + "/")},
         leases=leases,
-        sign=TokenSigner(key, kid="1", alg="EdDSA", issuer="workers", audience="orders"),
+        sign=sign,
     )
     names["http"].close()
     assert entries(engine, "payment", "account") == [17]
     assert keys == [Token("account-17", 1, "anyone").key("charge order-1881")]
+
+
+def test_call_with_httpx(
+    run_page: RunPage, engine: Engine, url: str, leases: Leases, orders: tuple[str, TokenSigner, list[str]]
+) -> None:
+    """Three clients write three rows, and two of them say which step it is."""
+    service, sign, keys = orders
+    run_page(
+        "docs/how-to/call-with-httpx.md",
+        replace={'"https://orders.example"': repr(service)},
+        leases=leases,
+        sign=sign,
+        url=url,
+    )
+    token = Token("account-17", 1, "anyone")
+    assert entries(engine, "payment", "account") == [17, 17, 17]
+    assert keys == [token.key("charge order-1881"), token.key("charge order-1882"), ""]
 
 
 def test_check_your_own_sink(run_page: RunPage, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -345,3 +345,38 @@ def test_a_background_task_is_fenced_and_its_refusal_goes_to_the_log(gate, caplo
     assert said(answer) == (200, "accepted")
     assert gate.effects == [("account-17", 8)]
     assert "stale-token came after the response had started" in caplog.text
+
+
+def yielding_app(gate, scope, *, overtaken=False):
+    fence = aio.Fence(memory_gate.AsyncMemoryGate(gate), TrustedNetwork())
+    app = install(FastAPI(), fence)
+
+    async def guarded(request: Request):
+        token = await fence.admit(request.scope, "account-17")
+        with gate.transaction(token):
+            yield
+            if overtaken:
+                gate.marks.arm(Token("account-17", 9, "c:1"))
+
+    @app.post("/work")
+    def work(session=Depends(guarded, scope=scope)) -> str:  # noqa: B008
+        return "done"
+
+    return TestClient(app, raise_server_exceptions=False)
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_a_dependency_that_commits_after_the_answer_is_no_success(gate, overtaken):
+    """Whether its COMMIT will be refused is not known when the answer starts: 500 not-guarded, never 200."""
+    answer = yielding_app(gate, "request", overtaken=overtaken).post("/work", headers=HEADERS)
+    assert said(answer) == (500, "not-guarded")
+    assert gate.effects == ([] if overtaken else [("account-17", 8)])
+
+
+def test_a_dependency_that_commits_before_the_answer_is_one(gate):
+    """FastAPI ends a dependency of scope "function" with its handler: the COMMIT is known, refused or not."""
+    answer = yielding_app(gate, "function").post("/work", headers=HEADERS)
+    assert said(answer) == (200, "accepted")
+    answer = yielding_app(gate, "function", overtaken=True).post("/work", headers=HEADERS)
+    assert said(answer) == (412, "stale-token;current=9")
+    assert gate.effects == [("account-17", 8)]
