@@ -38,7 +38,7 @@ from sinkfence.errors import NotArmed, StaleToken
 
 def bench(small: bool) -> Iterator[Race | Figure | str]:
     """The table of the design: throughput, latency, arming, and what is left behind."""
-    times = 2 if small else 40
+    times = 1 if small else 40
     with postgres(durable=not small) as server, ExitStack() as stack:
         dsn = server.create_database()
         admin = stack.enter_context(psycopg.connect(dsn, autocommit=True))
@@ -51,7 +51,7 @@ def bench(small: bool) -> Iterator[Race | Figure | str]:
             yield f"fencekit's queryset check: not run: no {', '.join(missing)} (extra `bench`)"
         else:
             djangos = Djangos(dsn)
-            stack.callback(lambda: list(clients.threads.map(lambda _: djangos.close(), range(CLIENTS))))
+            stack.callback(clients.on_each_thread, djangos.close)
             ways |= {"Django, unguarded": djangos.bare, "Django, fencekit's check": djangos.fenced}
         for jobs, goal in ((1, 0.95), (3 if small else 1000, 0.93)):
             yield Race(
@@ -63,10 +63,10 @@ def bench(small: bool) -> Iterator[Race | Figure | str]:
                 better="high",
             )
         for waits in (True, False):
-            yield pipelined(admin, 10 if small else 300, waits)
-        yield from left_behind(admin, clients, 5 if small else 250)
+            yield pipelined(admin, 3 if small else 300, waits)
+        yield from left_behind(admin, clients, 2 if small else 250)
         seen: dict[str, list[float]] = {}
-        yield arming(dsn, clients, 1 if small else 5, seen)
+        yield arming(dsn, clients, small, seen)
         for name in ("transaction()", "guard(lock=True)"):
             yield Figure(f"the slowest arm of {len(seen[name])}, {name}", max(seen[name]), "ms", at_most(100))
 
@@ -129,8 +129,9 @@ def pipelined(conn: psycopg.Connection, times: int, waits: bool) -> Race:
     )
 
 
-def arming(dsn: str, clients: Clients, times: int, seen: dict[str, list[float]]) -> Race:
+def arming(dsn: str, clients: Clients, small: bool, seen: dict[str, list[float]]) -> Race:
     """How long a successor waits for its mark while 8 writers are at work; more than 2 s count as 2 s."""
+    times, patience = (1, "200ms") if small else (5, "2s")
     numbers = count(GENERATION + 1)
     generation = GENERATION
 
@@ -155,7 +156,7 @@ def arming(dsn: str, clients: Clients, times: int, seen: dict[str, list[float]])
             writers = [clients.threads.submit(writer, number, stopped) for number in range(CLIENTS)]
             try:
                 with psycopg.connect(dsn, autocommit=True) as conn:
-                    conn.execute("set statement_timeout = '2s'")
+                    conn.execute(f"set statement_timeout = '{patience}'")
                     for _ in range(times):
                         time.sleep(0.02)  # all of them are at work
                         number, before = next(numbers), time.perf_counter()

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from threading import Barrier
 
 import psycopg
 
@@ -108,3 +109,14 @@ class Clients:
                 way(self.connections[number], token(drawn.randrange(jobs)), number, work)
 
         list(self.threads.map(client, range(CLIENTS)))
+
+    def on_each_thread(self, call: Callable[[], None]) -> None:
+        """Call it once on every thread."""
+        together = Barrier(CLIENTS)
+
+        def once() -> None:
+            together.wait()
+            call()
+
+        for each in [self.threads.submit(once) for _ in range(CLIENTS)]:
+            each.result()
