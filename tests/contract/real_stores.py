@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from urllib.parse import urlsplit
 
 import psycopg
 
 from sinkfence.stores.memory import MemoryStore
-from sinkfence.stores.sql import SqlStore
+from sinkfence.stores.sql import SqlStore, aio
 from sinkfence.testing import HandClock, StoreCapabilities
 
 
@@ -84,6 +86,47 @@ class Wired(SqlStore):
         super().close()
         assert not self.wire.lose_an_answer, "no answer was lost"
         self.wire.close()
+
+
+class AsyncPostgres(Postgres):
+    """The same server, asked by an event loop."""
+
+    def open(self, *, losing=False):
+        at = urlsplit(self.dsn)._replace(scheme="postgresql+psycopg", query="sslmode=disable")
+        if not losing:
+            return Looped(aio.SqlStore(at.geturl()))
+        wire = Wire(at.hostname, at.port)
+        login = at.netloc.rpartition("@")[0]
+        far = at._replace(netloc=f"{login}@127.0.0.1:{wire.port}")
+        store = Looped(aio.SqlStore(far.geturl(), sync=self.dsn), wire)
+        store.get("a first call, so that the next one is the first on a connection that is there")
+        wire.lose_an_answer = True
+        return store
+
+
+class Looped:
+    """An asynchronous store as one for threads, each call in its loop; the heartbeat's call is its own."""
+
+    def __init__(self, store, wire=None):
+        self.store, self.wire = store, wire
+        self.loop = asyncio.new_event_loop()
+
+    def __getattr__(self, name):
+        if name == "renew_many":
+            return self.store.sync.renew_many
+        call = getattr(self.store, name)
+        return partial(self.wait_for, call) if callable(call) else call
+
+    def wait_for(self, call, *args):
+        return self.loop.run_until_complete(call(*args))
+
+    def close(self):
+        self.wait_for(self.store.close)
+        self.wait_for(self.loop.shutdown_default_executor)
+        self.loop.close()
+        if self.wire:
+            assert not self.wire.lose_an_answer, "no answer was lost"
+            self.wire.close()
 
 
 class Wire:

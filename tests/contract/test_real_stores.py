@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from real_stores import Memory, Postgres, Sqlite
+from real_stores import AsyncPostgres, Memory, Postgres, Sqlite
 
 from sinkfence.testing import exercise_store
 
@@ -30,5 +30,12 @@ def test_sqlite(tmp_path):
 def test_postgresql(dsn):
     """SqlStore on a server, and over a wire that loses answers."""
     report = exercise_store(Postgres(dsn), examples=6)
+    report.check()
+    assert not_run(report) == set()
+
+
+def test_postgresql_asked_by_an_event_loop(dsn):
+    """The asynchronous SqlStore, likewise."""
+    report = exercise_store(AsyncPostgres(dsn), examples=2)
     report.check()
     assert not_run(report) == set()

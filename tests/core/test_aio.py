@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -163,12 +164,14 @@ async def test_an_answer_that_was_lost_is_found_again(pg_async_url: str, pg_url:
 
 
 @in_loop
-async def test_a_cancelled_acquire_leaves_nothing(pg_async_url: str, admin: psycopg.Connection) -> None:
-    """The request is under way: its answer is awaited, what was granted is given back, no transaction is open."""
+async def test_a_cancelled_acquire_leaves_nothing(
+    pg_async_url: str, pg_url: str, admin: psycopg.Connection
+) -> None:
+    """Its answer is awaited, what was granted is given back, and no transaction is left open."""
     async with leases_at(pg_async_url) as leases:
         await (await leases.acquire(JOB)).release()
-        with admin.transaction():
-            admin.execute("SELECT FROM sinkfence_lease FOR UPDATE")
+        with psycopg.connect(pg_url) as other:
+            other.execute("SELECT FROM sinkfence_lease FOR UPDATE")
             acquiring = asyncio.create_task(leases.acquire(JOB))
             await until_blocked(admin)
             acquiring.cancel()
@@ -184,13 +187,13 @@ async def test_a_cancelled_acquire_leaves_nothing(pg_async_url: str, admin: psyc
 
 @in_loop
 async def test_a_task_cancelled_twice_says_what_may_be_left(
-    pg_async_url: str, admin: psycopg.Connection, caplog: Any
+    pg_async_url: str, pg_url: str, admin: psycopg.Connection, caplog: Any
 ) -> None:
     """Who doesn't wait for the answer is told by the log that the job may be held for a ttl."""
     async with leases_at(pg_async_url) as leases:
         await (await leases.acquire(JOB)).release()
-        with admin.transaction():
-            admin.execute("SELECT FROM sinkfence_lease FOR UPDATE")
+        with psycopg.connect(pg_url) as other:
+            other.execute("SELECT FROM sinkfence_lease FOR UPDATE")
             acquiring = asyncio.create_task(leases.acquire(JOB))
             await until_blocked(admin)
             for _ in range(2):
@@ -258,28 +261,19 @@ async def test_a_cancelled_hold_releases_once_its_body_is_done(async_url: str, w
         assert (lease.generation, writes) == (2, ["a", "b"])
 
 
-def sleep(_lease: aio.Lease) -> None:
-    """Block the loop, and not the interpreter."""
-    time.sleep(0.01)
-
-
-def compute(lease: aio.Lease) -> None:
-    """Block the loop, and share the interpreter as Python code does."""
-    sum(range(10_000))
-
-
-@pytest.mark.parametrize("block", [sleep, compute])
+@pytest.mark.parametrize("block", [lambda: time.sleep(0.01), lambda: sum(range(10_000))])
 @in_loop
-async def test_a_blocked_loop_costs_no_lease(async_url: str, block: Callable[[aio.Lease], None]) -> None:
+async def test_a_blocked_loop_costs_no_lease(pg_url: str, block: Callable[[], object]) -> None:
     """C66: whatever keeps the loop from running for longer than the ttl, the heartbeat's thread renews."""
-    async with leases_at(async_url, ttl=1.0, heartbeat=0.05) as leases, leases.hold(JOB) as lease:
+    async with leases_at(pg_url, ttl=1.0, heartbeat=0.05) as leases, leases.hold(JOB) as lease:
         first = lease.lease_until
         while (lease.lease_until - first).total_seconds() < 1.5:
-            block(lease)
+            block()
             assert not lease.lost.is_set()
         assert lease.token.generation == 1
 
 
+# A PyDLL keeps the interpreter's lock, as a careless extension does.
 GREEDY = """
 import asyncio, ctypes, sys
 from sinkfence import LeaseLost, aio
@@ -292,7 +286,7 @@ async def main():
     try:
         async with leases.hold(sys.argv[2]) as lease:
             print(lease.generation, lease.token.owner, flush=True)
-            ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), 1)  # PyDLL keeps the interpreter's lock
+            ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), 1)
             try:
                 lease.token
             except LeaseLost:
@@ -308,12 +302,10 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_an_interpreter_that_stands_still_loses_its_lease_and_hears_of_it(
-    pg_async_url: str, pg: SqlStore, child: Any, stopped: bool
+    pg_url: str, pg: SqlStore, child: Any, stopped: bool
 ) -> None:
     """C60, C66: a C call that keeps the GIL for longer than the ttl, or a stop: found out, and refused."""
-    import signal
-
-    a = child(GREEDY, pg_async_url, JOB)
+    a = child(GREEDY, pg_url, JOB)
     generation, owner = a.hear().split(" ")
     if stopped:
         a.signal(signal.SIGSTOP)
@@ -401,9 +393,8 @@ async def test_a_heartbeat_that_cannot_connect_is_told_at_the_first_call(pg_asyn
 
 def shape(thing: Any) -> list[tuple[str, Any, Any]]:
     """What a call of it looks like."""
-    return [
-        (p.name, p.kind, p.default) for p in inspect.signature(thing).parameters.values() if p.name[0] != "_"
-    ]
+    parameters = inspect.signature(thing).parameters.values()
+    return [(each.name, each.kind, each.default) for each in parameters if each.name[0] != "_"]
 
 
 @pytest.mark.parametrize(
