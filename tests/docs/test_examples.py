@@ -156,6 +156,7 @@ def test_mount_the_door(run_page: RunPage, engine: Engine) -> None:
         "docs/how-to/mount-the-door.md",
         engine=engine,
         verifier=SignedTokens(keys, audience="orders"),
+        async_fence=Fence(aio.PostgresSink("dbname=orders"), SignedTokens(keys, audience="orders")),
     )
     client = names["app"].test_client()
 
