@@ -6,6 +6,7 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -40,12 +41,19 @@ class Stop:
 
 
 class Rule:
-    """What happens to the next request of a method, once."""
+    """What happens to the next request of a method, once; `where` is searched for in its path."""
 
     def __init__(
-        self, method: str, kind: str, status: int = 0, body: bytes = b"", stop: Stop | None = None
+        self,
+        method: str,
+        kind: str,
+        status: int = 0,
+        body: bytes = b"",
+        stop: Stop | None = None,
+        where: str = "",
     ) -> None:
         self.method, self.kind, self.status, self.body, self.stop = method, kind, status, body, stop
+        self.where = where
 
 
 class Server(ThreadingHTTPServer):
@@ -88,7 +96,7 @@ class Relay(Handler):
     server: Proxy
 
     def relay(self) -> None:
-        rule = self.server.rule_for(self.command)
+        rule = self.server.rule_for(self.command, self.path)
         kind = rule.kind if rule else "pass"
         if kind == "cut request":
             self.rfile.read(int(self.headers["Content-Length"]) // 2)
@@ -129,7 +137,7 @@ class Relay(Handler):
         finally:
             upstream.close()
 
-    do_GET = do_PUT = do_HEAD = do_DELETE = relay  # noqa: N815 - the names that http.server looks for
+    do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = relay  # noqa: N815 - the names that http.server looks for
 
 
 class Proxy(Server):
@@ -158,22 +166,28 @@ class Proxy(Server):
         with self.noted:
             return self.noted.wait_for(lambda: (method, status) in self.log, WAIT)
 
-    def rule_for(self, method: str) -> Rule | None:
+    def rule_for(self, method: str, path: str) -> Rule | None:
         with self.guard:
             for rule in self.rules:
-                if rule.method == method:
+                if rule.method == method and re.search(rule.where, path):
                     self.rules.remove(rule)
                     return rule
         return None
 
     def once(
-        self, method: str, kind: str, status: int = 0, body: bytes = b"", stop: Stop | None = None
+        self,
+        method: str,
+        kind: str,
+        status: int = 0,
+        body: bytes = b"",
+        stop: Stop | None = None,
+        where: str = "",
     ) -> None:
-        self.rules.append(Rule(method, kind, status, body, stop))
+        self.rules.append(Rule(method, kind, status, body, stop, where))
 
-    def hold(self, method: str, kind: str) -> Stop:
+    def hold(self, method: str, kind: str, where: str = "") -> Stop:
         stop = Stop()
-        self.once(method, kind, stop=stop)
+        self.once(method, kind, stop=stop, where=where)
         return stop
 
 
