@@ -296,9 +296,15 @@ def serve() -> Iterator[Callable[[Any], Any]]:
 
 
 @pytest.fixture
-def proxy(serve: Any, s3_server: Any) -> Proxy:
+def proxy_to(serve: Any) -> Callable[[str], Proxy]:
+    """Make a proxy in front of a server."""
+    return lambda endpoint: serve(Proxy(endpoint))
+
+
+@pytest.fixture
+def proxy(proxy_to: Any, s3_server: Any) -> Proxy:
     """A proxy in front of the real server."""
-    return serve(Proxy(s3_server.endpoint))
+    return proxy_to(s3_server.endpoint)
 
 
 @pytest.fixture

@@ -118,7 +118,7 @@ class Foreign:
 
 
 def test_a_foreign_writer_and_ours_fence_each_other(fenced, s3_client, bucket_name, prefix):
-    """Two writers of one job, one of them made after the page alone: the older is refused, either way round."""
+    """Two writers of one job, one of them made after the page: the older is refused, either way."""
     ours = fenced.object("r")
     older = Foreign(s3_client, bucket_name, prefix + "r", "j", 1, "foreign:1")
     assert older.write(older.read()) == "written"  # armed
