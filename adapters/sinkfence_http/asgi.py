@@ -149,6 +149,7 @@ class _Response:
             if self._claim is not None:
                 pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
                 self._recording.start(message["status"], pairs)
+                await self._settle_whole()
             message = {**message, "headers": [*headers, (_STATUS, ACCEPTED.encode())]}
         if self.replaced:
             return
@@ -156,8 +157,13 @@ class _Response:
             self._recording.add(message.get("body", b""))
             if not message.get("more_body", False):
                 self._recording.end()
-                await self.settle()  # before the caller can know that it was answered
+            await self._settle_whole()
         await self._send(message)
+
+    async def _settle_whole(self) -> None:
+        # Before the last of it is sent: who has it all may ask again at once.
+        if self._recording.whole:
+            await self.settle()
 
     async def settle(self) -> None:
         """Say what has become of the request, once."""

@@ -80,10 +80,12 @@ class Recording:
     def start(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
         """Note the head of the answer."""
         self.status = status
+        if status in (204, 304):
+            self._length = 0  # whatever the head says
         for name, value in headers:
             if name.lower() in KEPT:
                 self._pairs.append((name, value))
-            elif name.lower() == "content-length" and value.isdecimal():
+            elif name.lower() == "content-length" and value.isdecimal() and self._length is None:
                 self._length = int(value)
 
     def add(self, data: bytes) -> None:

@@ -176,8 +176,12 @@ class _Response:
     def _record(self, data: bytes) -> None:
         if self._claim is not None:
             self._recording.add(data)
-            if self._recording.whole:
-                self.settle()  # before the caller can know that it was answered
+            self._settle_whole()
+
+    def _settle_whole(self) -> None:
+        # Before the last of it is sent: who has it all may ask again at once.
+        if self._recording.whole:
+            self.settle()
 
     def _start(self, status: str, headers: Headers, exc_info: Any = None) -> Write:
         if self._started and exc_info is not None:
@@ -204,7 +208,9 @@ class _Response:
             self._instead = _answer(self._start_response, answer)
         else:
             own = [pair for pair in headers if pair[0].lower() != wire.STATUS.lower()]
-            self._recording.start(int(status[:3]), own)
+            if self._claim is not None:
+                self._recording.start(int(status[:3]), own)
+                self._settle_whole()
             self._write = self._start_response(status, [*own, (wire.STATUS, ACCEPTED)])
         return self._instead
 

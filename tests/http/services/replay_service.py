@@ -1,0 +1,197 @@
+"""A service that answers repeated requests as it did the first time: python replay_service.py FRAMEWORK FD SETTINGS."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import sinkfence_http
+import sinkfence_postgres
+import sinkfence_postgres.aio
+from sinkfence import Token
+from sinkfence_http import TrustedNetwork, aio, asgi, wsgi
+
+SETTINGS: dict[str, Any] = json.loads(sys.argv[3])
+CAP = 1000
+PAY = "insert into payment (job, run) values (:job, :run)"
+RICH = [
+    ("ETag", '"7"'),
+    ("Set-Cookie", "a=1"),
+    ("Content-Disposition", 'attachment; filename="a,b.json"'),
+    ("Set-Cookie", "b=2"),
+    ("X-Request-Id", "first"),
+    ("Location", "/payments/7"),
+    ("Content-Encoding", "gzip"),
+]
+
+
+def note(word: str) -> int:
+    """Write a line into the log that the test reads, and return its number."""
+    descriptor = os.open(SETTINGS["log"], os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    os.write(descriptor, word.encode() + b"\n")
+    number = os.lseek(descriptor, 0, os.SEEK_CUR)
+    os.close(descriptor)
+    return number
+
+
+def stall() -> None:
+    """Wait for the lock that the test holds."""
+    with open(SETTINGS["log"] + ".stall", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+
+
+def plan(query: dict[str, str], run: int, size: int) -> tuple[int, list[tuple[str, str]], bytes]:
+    """Return the answer that the test asked for."""
+    if query.get("answer") == "raises":
+        raise RuntimeError("as the test wants")
+    body = json.dumps({"run": run, "size": size}).encode()
+    headers = RICH if query.get("answer") == "rich" else []
+    if query.get("answer") == "big":
+        body = b"x" * (CAP + 1)
+    status = int(query["answer"]) if query.get("answer", "").isdecimal() else 200
+    return status, headers, body if status != 204 else b""
+
+
+def principal(request: Any) -> str:
+    headers = {name.decode(): value.decode() for name, value in request.get("headers", ())}
+    return headers.get("x-user") or request.get("HTTP_X_USER") or ""
+
+
+def starlette_app() -> Any:
+    import anyio
+    import sqlalchemy
+    from sqlalchemy.ext.asyncio import create_async_engine
+    from starlette.applications import Starlette
+    from starlette.responses import Response, StreamingResponse
+    from starlette.routing import Route
+
+    engine = None
+    if "dsn" in SETTINGS:
+        engine = create_async_engine(SETTINGS["dsn"], pool_size=2, max_overflow=0)
+        gate: Any = sinkfence_postgres.aio.PostgresSink(engine)
+    else:
+        gate = aio.HostGate(SETTINGS["folder"], drain_timeout=SETTINGS.get("drain_timeout", 10.0))
+    fence = aio.Fence(gate, TrustedNetwork(), replay=gate.replay(CAP), principal=principal)
+
+    async def effect(token: Token, step: str, run: int) -> int:
+        if engine is None:
+            return run
+
+        async with engine.connect() as connection, sinkfence_postgres.aio.transaction(connection, token):
+
+            async def pay() -> int:
+                await connection.execute(sqlalchemy.text(PAY), {"job": token.job_id, "run": run})
+                return run
+
+            return await sinkfence_postgres.aio.once(connection, token, step, pay)
+
+    async def pay(request: Any) -> Any:
+        query = dict(request.query_params)
+        job = f"account-{request.path_params['account']}"
+        if query.get("answer") == "early":
+            note(job)
+            return Response(status_code=401)
+        token = await fence.admit(request.scope, job)
+        size = len(await request.body())
+        run = note(f"{job} {token.generation}")
+        if query.get("stall") == "before":
+            await anyio.to_thread.run_sync(stall, abandon_on_cancel=True)
+        run = await effect(token, f"pay {request.headers.get('idempotency-key')}", run)
+        if query.get("stall") == "after":
+            await anyio.to_thread.run_sync(stall, abandon_on_cancel=True)
+        if query.get("answer") == "stream":
+
+            async def chunks() -> AsyncIterator[bytes]:
+                for number in range(3):
+                    yield b"data: %d %d\n\n" % (run, number)
+
+            return StreamingResponse(chunks(), media_type="text/event-stream")
+        status, headers, body = plan(query, run, size)
+        response = Response(body, status, media_type="application/json")
+        for name, value in headers:
+            response.headers.append(name, value)
+        return response
+
+    paths = ["/accounts/{account:int}", "/other/{account:int}"]
+    return asgi.FencingMiddleware(
+        Starlette(routes=[Route(path, pay, methods=["POST", "PUT"]) for path in paths]), fence
+    )
+
+
+def flask_app() -> Any:
+    import flask
+    import sqlalchemy
+
+    engine = None
+    if "dsn" in SETTINGS:
+        engine = sqlalchemy.create_engine(SETTINGS["dsn"], pool_size=2, max_overflow=0)
+        gate: Any = sinkfence_postgres.PostgresSink(engine)
+    else:
+        gate = sinkfence_http.HostGate(SETTINGS["folder"], drain_timeout=SETTINGS.get("drain_timeout", 10.0))
+    fence = sinkfence_http.Fence(gate, TrustedNetwork(), replay=gate.replay(CAP), principal=principal)
+    app = flask.Flask(__name__)
+
+    def effect(token: Token, step: str, run: int) -> int:
+        if engine is None:
+            return run
+        with engine.connect() as connection, sinkfence_postgres.transaction(connection, token):
+
+            def pay() -> int:
+                connection.execute(sqlalchemy.text(PAY), {"job": token.job_id, "run": run})
+                return run
+
+            return sinkfence_postgres.once(connection, token, step, pay)
+
+    @app.route("/accounts/<int:account>", methods=["POST", "PUT"])
+    @app.route("/other/<int:account>", methods=["POST", "PUT"])
+    def pay(account: int) -> Any:
+        query, job = dict(flask.request.args), f"account-{account}"
+        if query.get("answer") == "early":
+            note(job)
+            return "", 401
+        token = fence.admit(flask.request.environ, job)
+        size = len(flask.request.get_data())
+        run = note(f"{job} {token.generation}")
+        if query.get("stall") == "before":
+            stall()
+        run = effect(token, f"pay {flask.request.headers.get('Idempotency-Key')}", run)
+        if query.get("stall") == "after":
+            stall()
+        if query.get("answer") == "stream":
+
+            def chunks() -> Iterator[bytes]:
+                for number in range(3):
+                    yield b"data: %d %d\n\n" % (run, number)
+
+            return flask.Response(chunks(), mimetype="text/event-stream")
+        status, headers, body = plan(query, run, size)
+        response = flask.Response(body, status, mimetype="application/json")
+        for name, value in headers:
+            response.headers.add(name, value)
+        return response
+
+    return wsgi.FencingMiddleware(app, fence)
+
+
+def main(framework: str, descriptor: int) -> None:
+    logging.basicConfig()
+    if framework == "flask":
+        from werkzeug.serving import make_server
+
+        make_server("127.0.0.1", 0, flask_app(), threaded=True, fd=descriptor).serve_forever()
+    else:
+        import uvicorn
+
+        config = uvicorn.Config(starlette_app(), log_level="warning")
+        uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
