@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -51,18 +51,25 @@ def ask(conn: AnyTx, plan: Plan[T]) -> T:
             return answer
 
 
-def another(tx: Any) -> Any:
-    """Return another connection that is opened as this one was, to be closed by its block."""
+@contextmanager
+def another(tx: Any) -> Generator[Any]:
+    """Open another connection as this one was, and close it."""
     if connections.is_psycopg(tx):
         import psycopg
 
-        return psycopg.connect(**address(tx))
+        with psycopg.connect(**address(tx)) as conn:
+            yield conn
+        return
     from sqlalchemy.engine import Engine
 
-    # Not from the engine's own pool, which may have no more to give; by the same creator, with all that its
-    # listeners add. Nothing is kept: it is closed when its connection is.
+    # By the engine's own creator, with all that its listeners add; not from its pool, which may have no more.
     engine = connections.core(tx).engine
-    return Engine(engine.pool.recreate(), engine.dialect, engine.url).connect()
+    engine = Engine(engine.pool.recreate(), engine.dialect, engine.url)
+    try:
+        with engine.connect() as conn:
+            yield conn
+    finally:
+        engine.dispose()
 
 
 def address(tx: Any) -> dict[str, Any]:

@@ -1,0 +1,240 @@
+"""What the doctor finds in a database as it is, and says to do about it."""
+
+from __future__ import annotations
+
+import secrets
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import orm
+from sqlalchemy.ext import asyncio as sa_aio
+
+from sinkfence.errors import NotEnforced
+from sinkfence_postgres import Finding, Report, aio, doctor, guard, protect
+from sinkfence_postgres.doctor import _locks
+
+
+def of(report, name):
+    """The findings of this name: grade and text."""
+    return [(each.grade, each.says) for each in report.findings if each.name == name]
+
+
+def test_a_fenced_database(own_db):
+    """Version, triggers, roles and locks are as they should be; what the test server lacks is told."""
+    protect(own_db.admin, "entry")
+    report = doctor(own_db.admin)
+    assert report.fenced
+    report.check()
+    assert of(report, "schema") == [("ok", "version 2")]
+    assert of(report, "triggers") == [("ok", "marks are kept, and COMMIT checks")]
+    assert of(report, "table public.entry") == [("ok", "protected (any job)")]
+    assert of(report, "advisory locks") == [("ok", "exclude each other between two connections")]
+    assert ("note", "this one is a superuser, whom nothing stops") in of(report, "roles")
+    text = str(report)
+    assert text.startswith(f"database {own_db.admin.info.dbname!r} of PostgreSQL ")
+    assert "  ok      table public.entry: protected (any job)\n" in text
+    assert "            -> ask as the role of your application, too" in text
+
+
+def test_without_sinkfence(dsn):
+    """It says to install, and goes no further; `check` raises with the report."""
+    with psycopg.connect(dsn) as conn:
+        report = doctor(conn)
+    assert of(report, "schema") == [("broken", "sinkfence is not installed here")]
+    assert len(report.findings) == 1
+    with pytest.raises(NotEnforced, match="-> run sinkfence_postgres"):
+        report.check()
+
+
+def test_another_version(own_db):
+    """Older and newer schemas are told apart by what to do."""
+    version = "create or replace function sinkfence.schema_version() returns int language sql immutable as"
+    for number, advice in ((1, "install"), (99, "newer sinkfence")):
+        own_db.admin.execute(f"{version} 'select {number}'")
+        [finding] = doctor(own_db.admin).findings
+        assert (finding.grade, f"version is {number}" in finding.says) == ("broken", True)
+        assert advice in finding.advice
+
+
+FAULTS = {
+    "alter table sinkfence.mark disable trigger keep_mark": "keep_mark of sinkfence.mark is disabled",
+    "alter table sinkfence.sealed enable trigger seal": "seal of sinkfence.sealed is disabled",
+    "drop trigger keep_marks on sinkfence.mark": "keep_marks of sinkfence.mark is missing",
+    "alter schema sinkfence owner to postgres": "schema sinkfence belongs to postgres",
+    "alter database {db} set session_replication_role = replica": "replica is set for database {db}",
+    "set session_replication_role = replica": "session_replication_role is replica",
+}
+ODDITIES = {
+    "set synchronous_commit = off": "synchronous_commit is off",
+    "set default_transaction_isolation = serializable": "is serializable",
+    "create table t (generation int)": "t.generation is integer",
+    "create table t (generation text)": "t.generation is text",
+}
+
+
+@pytest.mark.parametrize("made", FAULTS | ODDITIES)
+def test_what_is_wrong_is_found(db, made):
+    """Each fault and oddity is told by name, with its grade and an advice."""
+    with db.connect() as conn:
+        name = conn.info.dbname
+        conn.execute(made.format(db=name))
+        report = doctor(conn)
+        conn.rollback()
+    [found] = [each for each in report.findings if (FAULTS | ODDITIES)[made].format(db=name) in each.says]
+    assert found.grade == ("broken" if made in FAULTS else "note")
+    assert found.advice
+    assert report.fenced == (made in ODDITIES)
+
+
+@pytest.fixture
+def role(own_db):
+    """A role that may log in, dropped at the end."""
+    name = f"app_{secrets.token_hex(6)}"
+    own_db.admin.execute(f"create role {name} login password 'secret'")
+    yield name
+    own_db.admin.execute(f"reset role; drop owned by {name} cascade; drop role {name}")
+
+
+def login(db, role):
+    parts = urlsplit(db.dsn)
+    return parts._replace(netloc=f"{role}:secret@{parts.netloc.rpartition('@')[2]}").geturl()
+
+
+def test_an_application_without_any_right_can_ask(own_db, role):
+    """It takes no special right, and tells of the role's own settings."""
+    own_db.admin.execute(f"alter role {role} set synchronous_commit = off")
+    with psycopg.connect(login(own_db, role)) as conn:
+        report = doctor(conn)
+    assert report.fenced
+    assert "superuser, whom nothing stops" not in str(report)
+    [setting] = [says for _, says in of(report, "settings") if says.startswith("synchronous_commit")]
+    assert setting == "synchronous_commit is off: what was committed may be lost in a crash"
+
+
+def test_who_can_go_round_is_named(own_db, role):
+    """A superuser that writes, a member of the owner of the marks, an owner of a table that writes."""
+    own_db.admin.execute(f"grant sinkfence_writer, sinkfence_owner to {role}")
+    own_db.admin.execute(f"alter table entry owner to {role}")
+    protect(own_db.admin, "entry")
+    report = doctor(own_db.admin)
+    assert ("weak", f"{role} can act as sinkfence_owner") in of(report, "roles")
+    table = of(report, "table public.entry")
+    assert ("weak", f"who writes can disable its triggers, as its owner: {role}") in table
+    own_db.admin.execute(f"revoke sinkfence_owner from {role}; alter role {role} superuser")
+    report = doctor(own_db.admin)
+    assert ("weak", f"{role} writes as a superuser, whom nothing stops") in of(report, "roles")
+    assert report.fenced
+
+
+def test_a_prepared_transaction_that_holds_a_job(elsewhere, token):
+    """It keeps successors from arming without end: named, with what ends it. Others are not."""
+    elsewhere.arm(token())
+    for name in ("guarded", "another"):
+        with elsewhere.connect() as conn:
+            if name == "guarded":
+                guard(conn, token())
+            conn.execute("create table if not exists t (id int); insert into t values (1)")
+            conn.execute(f"prepare transaction '{name}'")
+            conn.autocommit = True
+        if name == "guarded":
+            [(grade, says)] = of(doctor(elsewhere.admin), "prepared transactions")
+            assert (grade, "'guarded' of postgres, since 2" in says) == ("weak", True)
+            elsewhere.admin.execute("rollback prepared 'guarded'")
+    assert of(doctor(elsewhere.admin), "prepared transactions") == []
+    elsewhere.admin.execute("rollback prepared 'another'")
+
+
+def test_locks_that_do_nothing_are_found():
+    """A server that accepts advisory locks and grants all of them is refused. (None can be run here.)"""
+    findings = []
+    plan = _locks(findings)
+    next(plan)
+    plan.send([(1,)])
+    with pytest.raises(StopIteration):
+        plan.send([(2, True, True)])
+    assert [(each.name, each.grade) for each in findings] == [("advisory locks", "broken")]
+
+
+@pytest.mark.parametrize("answer", [(1, True, True), (2, False, True), (2, False, False)])
+def test_one_session_or_another_server_is_no_trial(answer):
+    """Where the second connection leads to the same session, or elsewhere, nothing is claimed."""
+    findings = []
+    plan = _locks(findings)
+    next(plan)
+    plan.send([(1,)])
+    with pytest.raises(StopIteration):
+        plan.send([answer])
+    assert [(each.name, each.grade) for each in findings] == [("advisory locks", "unknown")]
+
+
+def test_no_second_connection_is_no_trial(own_db, role):
+    """Where none can be had, the rest is told, and that this was not tried."""
+    own_db.admin.execute(f"alter role {role} connection limit 1")
+    with psycopg.connect(login(own_db, role)) as conn:
+        report = doctor(conn)
+    assert of(report, "schema") == [("ok", "version 2")]
+    [(grade, says)] = of(report, "advisory locks")
+    assert (grade, "too many connections" in says) == ("unknown", True)
+    assert not report.fenced
+
+
+ONE = {"pool_size": 1, "max_overflow": 0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "pool"),
+    [
+        ("psycopg", {}),
+        ("psycopg2", ONE),
+        ("session", {"poolclass": sa.pool.NullPool}),
+        ("session", {"poolclass": sa.pool.StaticPool}),
+        ("aio psycopg", {}),
+        ("aio session", ONE),
+        ("aio asyncpg", {}),
+        ("aio asyncpg", {"poolclass": sa.pool.NullPool}),
+    ],
+)
+def test_every_kind_of_connection_can_ask(db, kind, pool):
+    """The answer is the same over each, also from a pool of one."""
+
+    async def asynchronous():
+        if kind == "aio psycopg":
+            async with await psycopg.AsyncConnection.connect(db.dsn) as conn:
+                return await aio.doctor(conn)
+        engine = sa_aio.create_async_engine(db.url(kind.split()[1].replace("session", "psycopg")), **pool)
+        async with sa_aio.AsyncSession(engine) if "session" in kind else engine.connect() as conn:
+            report = await aio.doctor(conn)
+        await engine.dispose()
+        return report
+
+    def synchronous():
+        engine = sa.create_engine(db.url(kind.replace("session", "psycopg")), **pool)
+        with orm.Session(engine) if kind == "session" else engine.connect() as conn:
+            report = doctor(conn)
+        engine.dispose()
+        return report
+
+    report = db.run(asynchronous()) if kind.startswith("aio") else synchronous()
+    assert report == doctor(db.admin)
+    assert report.fenced
+
+
+def test_an_open_transaction_stays_open(db):
+    """It looks in the caller's transaction, and leaves its end to the caller; an idle one stays idle."""
+    with db.connect() as conn:
+        conn.execute("create temp table mine (id int)")
+        doctor(conn)
+        conn.execute("table mine")
+        conn.rollback()
+        doctor(conn)
+        assert conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+def test_a_report_is_a_value():
+    """Equal by content, printable, and `unknown` is not fenced."""
+    one = Report("here", (Finding("locks", "unknown", "not tried", "try"),))
+    assert one == Report("here", (Finding("locks", "unknown", "not tried", "try"),))
+    assert str(one) == "here\n  unknown locks: not tried\n            -> try"
+    assert not one.fenced
