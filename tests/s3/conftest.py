@@ -368,6 +368,21 @@ def count(s3_client: Any) -> Iterator[list[str]]:
     s3_client.meta.events.unregister("request-created.s3", note)
 
 
+@pytest.fixture
+def beside(s3_client: Any, bucket_name: str, prefix: str) -> Callable[[], tuple[list[str], list[str]]]:
+    """What lies beside the object r: the names of its data objects, and of unfinished uploads to such."""
+
+    def look() -> tuple[list[str], list[str]]:
+        where = {"Bucket": bucket_name, "Prefix": f"{prefix}r.d/"}
+        objects = s3_client.list_objects_v2(**where).get("Contents", [])
+        uploads = s3_client.list_multipart_uploads(**where).get("Uploads", [])
+        return [each["Key"].rpartition("/")[2] for each in objects], [
+            each["Key"].rpartition("/")[2] for each in uploads
+        ]
+
+    return look
+
+
 class Worker:
     """A process of its own that puts under a token."""
 
