@@ -1,5 +1,6 @@
 """A PostgreSQL database that refuses a stale owner, in the same atomic step as its COMMIT."""
 
+from sinkfence_postgres.binding import bind
 from sinkfence_postgres.doctor import doctor
 from sinkfence_postgres.installation import install
 from sinkfence_postgres.ledger import clean_ledger, once
@@ -16,6 +17,7 @@ __all__ = [
     "JobMark",
     "PostgresSink",
     "Report",
+    "bind",
     "clean_ledger",
     "doctor",
     "fenced_execute",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext
-from datetime import timedelta
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
-from sinkfence_postgres import binding, connections, ledger, rows, statements, watch
+from sinkfence_postgres import binding, connections, rows, statements, watch
 from sinkfence_postgres.aio_connections import KINDS, run, settle
+from sinkfence_postgres.aio_ledger import clean_ledger, once
 from sinkfence_postgres.aio_replay import Replay
 from sinkfence_postgres.aio_upkeep import doctor, install, marks, protect
 from sinkfence_postgres.refusals import refusal, repeatable, timed_out
@@ -99,38 +98,6 @@ async def translated() -> AsyncGenerator[None]:
         yield
 
 
-async def once(tx: AnyTx, bearer: Bearer, step: str, call: Callable[[], Awaitable[Any]]) -> Any:
-    """As `sinkfence_postgres.once`; what `call` returns is awaited."""
-    tx_ = connections.expect(tx, *KINDS)
-    entry = ledger.Entry(bearer.token, step)
-    attempt = Attempt({entry.token: bearer}, ours=True)
-    await settle(tx_)
-    with translating(attempt):
-        async with connections.savepoint(tx_):
-            if not await run(tx_, entry.insert()):
-                return entry.recall(*(await run(tx_, entry.select()))[0])
-            attempt.ours = False
-            result = ledger.as_json(await call())
-            await settle(tx_)
-            attempt.ours = True
-            await run(tx_, entry.update(result))
-            return json.loads(result)
-    raise ledger.undone()
-
-
-async def clean_ledger(conn: psycopg.AsyncConnection[Any] | AsyncConnection, older_than: timedelta) -> int:
-    """As `sinkfence_postgres.clean_ledger`."""
-    tx = connections.expect(conn, *KINDS)
-    query, gone = ledger.cleaning(older_than), 0
-    with translating(Attempt()):
-        while True:
-            async with nullcontext() if connections.is_open(tx) else connections.begun(tx):
-                batch: int = (await run(tx, query))[0][0]
-            gone += batch
-            if batch < ledger.BATCH:
-                return gone
-
-
 async def fenced_execute(
     tx: AsyncConnection | AsyncSession | async_scoped_session[Any],
     statement: Insert | Update | Delete,
@@ -146,9 +113,8 @@ async def fenced_execute(
 
 def bind(target: Bound, bearer: Bearer) -> Bound:
     """As `sinkfence_postgres.bind`, for an async_sessionmaker or an AsyncEngine; nothing is awaited."""
-    engine, sessions = BINDABLE
     target_: Any = connections.expect(target, *BINDABLE)
-    if connections.is_a(target_, engine):
+    if connections.is_a(target_, BINDABLE[0]):
         binding.bind_engine(target_.sync_engine, bearer)
         return target
     # The listeners go on the synchronous sessions inside, whose class may be everybody's: so to a new one.

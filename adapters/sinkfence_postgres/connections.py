@@ -25,6 +25,11 @@ SESSIONS: Final = (SESSION, "sqlalchemy.ext.asyncio:AsyncSession")
 KINDS: Final = ("psycopg:Connection", "sqlalchemy:Connection", SESSION)
 SCOPED: Final = ("sqlalchemy.orm:scoped_session", "sqlalchemy.ext.asyncio:async_scoped_session")
 
+TWO_PHASE: Final = (
+    "a prepared transaction of an owner that is gone keeps its successor from arming without end: "
+    "use no two-phase commit here"
+)
+
 IDLE, ACTIVE, INTRANS, INERROR = range(4)
 """PQTransactionStatusType of libpq, as psycopg and psycopg2 report it."""
 
@@ -137,10 +142,7 @@ def refuse_unfit(tx: Any) -> None:
     if is_psycopg(tx):
         return
     if is_a(core(tx).get_transaction(), "sqlalchemy:TwoPhaseTransaction"):
-        raise NotEnforced(
-            "a prepared transaction of an owner that is gone keeps its successor from arming without end: "
-            "use no two-phase commit here"
-        )
+        raise NotEnforced(TWO_PHASE)
     if is_a(tx, SESSION):
         sessions.hold(tx)
 

@@ -1,0 +1,93 @@
+"""Sessions and engines that are given to one bearer: every transaction of theirs is guarded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakKeyDictionary
+
+from sinkfence.errors import NotEnforced
+from sinkfence.sinks import Bearer
+from sinkfence.tokens import Token
+from sinkfence_postgres import connections, statements
+from sinkfence_postgres.transactions import Attempt, guard, translating
+
+if TYPE_CHECKING:
+    import sqlalchemy
+    from sqlalchemy.orm import sessionmaker
+
+    Bound = TypeVar("Bound", bound=sqlalchemy.Engine | sessionmaker[Any])
+
+KINDS: Final = ("sqlalchemy:Engine", "sqlalchemy.orm:sessionmaker")
+
+
+def bind(target: Bound, bearer: Bearer) -> Bound:
+    """Guard every transaction that the sessions or the engine begin from here on, and return the same object.
+
+    Where a transaction begins, `guard` is called; where its COMMIT is refused, the error is what it means,
+    and the bearer is told. This can't be undone: make a sessionmaker for each lease, and drop it with the
+    lease. Of an engine bind a copy, `bind(engine.execution_options(), lease)`, which shares its pool: arms,
+    and the leases, are in autocommit, which is refused here.
+
+    Args:
+        target: a SQLAlchemy sessionmaker or Engine.
+        bearer: its token is read at the beginning of each transaction.
+
+    Raises, where a transaction begins:
+        as `guard`; NotEnforced in autocommit and for a two-phase transaction.
+    """
+    target_: Any = connections.expect(target, *KINDS)
+    if connections.is_a(target_, KINDS[0]):
+        bind_engine(target_, bearer)
+    else:
+        bind_sessions(target_, bearer)
+    return target
+
+
+def bind_sessions(sessions: Any, bearer: Bearer) -> None:
+    """Guard each connection of each session: every one of them commits by itself."""
+    from sqlalchemy import event
+
+    def begun(session: Any, transaction: Any, conn: sqlalchemy.Connection) -> None:
+        if not transaction.nested:
+            guard(conn, bearer)
+            _listen(conn, statements.shown([bearer]))
+
+    event.listen(sessions, "after_begin", begun)
+
+
+def bind_engine(engine: Any, bearer: Bearer) -> None:
+    """Guard each transaction in the moment of its BEGIN, when SQLAlchemy has no name for it yet."""
+    from sqlalchemy import event
+
+    def begun(conn: sqlalchemy.Connection) -> None:
+        connections.refuse_unfit(conn)
+        attempt = Attempt(statements.shown([bearer]), ours=True)
+        with translating(attempt):
+            connections.run(conn, statements.guard(attempt.bearers))
+        _listen(conn, attempt.bearers)
+
+    def prepared(conn: sqlalchemy.Connection, xid: Any) -> None:
+        raise NotEnforced(connections.TWO_PHASE)
+
+    event.listen(engine, "begin", begun)
+    event.listen(engine, "begin_twophase", prepared)
+
+
+_bearers: Final[WeakKeyDictionary[sqlalchemy.Connection, dict[Token, Bearer]]] = WeakKeyDictionary()
+
+
+def _listen(conn: sqlalchemy.Connection, bearers: dict[Token, Bearer]) -> None:
+    """Have the errors of this connection translated, that of its COMMIT above all."""
+    from sqlalchemy import event
+
+    _bearers[conn] = bearers
+    if not event.contains(conn.dialect, "handle_error", _translate):
+        event.listen(conn.dialect, "handle_error", _translate)
+
+
+def _translate(context: Any) -> None:
+    """Raise what the error means: what a listener raises, SQLAlchemy raises in place of its own error."""
+    attempt = Attempt(_bearers.get(context.connection, {}))
+    if attempt.bearers and attempt.meaning(context.original_exception):
+        with translating(attempt):
+            raise context.original_exception
