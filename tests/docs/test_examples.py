@@ -30,6 +30,7 @@ RUN_HERE = {
     "README.md",
     "docs/explanation/etag-hole.md",
     "docs/explanation/the-rule.md",
+    "docs/how-to/bind-sessions-to-a-lease.md",
     "docs/how-to/call-a-fenced-service.md",
     "docs/how-to/call-with-httpx.md",
     "docs/how-to/check-a-bucket.md",
@@ -37,6 +38,7 @@ RUN_HERE = {
     "docs/how-to/do-a-step-once.md",
     "docs/how-to/guard-your-transactions.md",
     "docs/how-to/hold-a-lease.md",
+    "docs/how-to/keep-the-generation-in-rows.md",
     "docs/how-to/mount-the-door.md",
     "docs/how-to/name-jobs-and-steps.md",
     "docs/how-to/recover-a-store.md",
@@ -266,6 +268,22 @@ def test_do_a_step_once(run_page: RunPage, engine: Engine) -> None:
     PostgresSink(engine).arm(ours)
     run_page("docs/how-to/do-a-step-once.md", engine=engine, lease=ours)
     assert entries(engine, "payment", "account") == [17]
+
+
+def test_bind_sessions_to_a_lease(run_page: RunPage, engine: Engine) -> None:
+    """Bound sessions and a bound engine write, each in a guarded transaction."""
+    ours = Token("reports/latest", 7, "worker-a:1f0c")
+    PostgresSink(engine).arm(ours)
+    run_page("docs/how-to/bind-sessions-to-a-lease.md", engine=engine, lease=ours)
+    assert len(entries(engine)) == 3
+
+
+def test_keep_the_generation_in_rows(run_page: RunPage, engine: Engine) -> None:
+    """The successor's invoices stand, one of them as a tombstone."""
+    ours, successor = Token("invoices", 7, "worker-a:1f0c"), Token("invoices", 8, "worker-b:99ab")
+    run_page("docs/how-to/keep-the-generation-in-rows.md", engine=engine, lease=ours, successor=successor)
+    assert entries(engine, "invoice", "total") == [41, 7]
+    assert entries(engine, "invoice", "deleted_at IS NULL") == [True, False]
 
 
 def test_guard_your_transactions(run_page: RunPage, engine: Engine, dsn: str) -> None:
