@@ -68,6 +68,12 @@ class Terminal:
                     assert not answer
                     descriptor = self.listener.fileno()
                     self.run(["-m", "uvicorn", app, "--fd", str(descriptor), *rest], pass_fds=(descriptor,))
+                case ["gunicorn", app, *rest, "&"]:
+                    assert self.listener is not None
+                    assert not answer
+                    descriptor = self.listener.fileno()
+                    rest = [f"fd://{descriptor}" if ":" in word else word for word in rest]
+                    self.run(["-m", "gunicorn", app, *rest], pass_fds=(descriptor,))
                 case _:
                     pytest.fail(f"nobody knows how to type {command!r}")
 
@@ -141,8 +147,10 @@ def test_s3(terminal: Terminal) -> None:
     play("docs/tutorial/s3.md", terminal, {})
 
 
-def test_http(terminal: Terminal) -> None:
-    """The HTTP tutorial does what it says, with a worker stopped before its request."""
+@pytest.mark.parametrize("page", ["http", "flask", "django"])
+def test_http(terminal: Terminal, page: str) -> None:
+    """The tutorials of HTTP services do what they say, with a worker stopped before its request."""
     with socket.create_server(("127.0.0.1", 0)) as listener:  # calls wait until it is up
         terminal.listener = listener
-        play("docs/tutorial/http.md", terminal, {"127.0.0.1:8000": f"127.0.0.1:{listener.getsockname()[1]}"})
+        port = listener.getsockname()[1]
+        play(f"docs/tutorial/{page}.md", terminal, {"127.0.0.1:8000": f"127.0.0.1:{port}"})
