@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from sinkfence import observe
 from sinkfence.grants import Store
 from sinkfence.lease import BaseLease, giving_back_late
 from sinkfence.steps import drive
@@ -100,6 +101,7 @@ class Heartbeat(Generic[L]):
                 "renewal of %d lease(s) failed, tried again until the term is over: %s", len(batch), error
             )
             return
+        observe.renewed(len(answer.renewed))
         known = answer.settled.union(answer.renewed)
         self._again_soon([beat for tenure, beat in batch.items() if tenure.token not in known])
         for tenure in batch:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic
 
+from sinkfence import observe
 from sinkfence.arming import repairing
 from sinkfence.errors import LeaseHeld, LeaseLost, StaleToken
 from sinkfence.grants import Asked, Grant, Store, fresh_owner
@@ -64,13 +65,16 @@ class Holder(Generic[L]):
     def acquire(self, job_id: str, ttl: float, wait: float) -> Steps[Held[L]]:
         """Acquire the job, trying for `wait` seconds. See `Leases.acquire`."""
         give_up = self._clock() + wait
+        held_since: float | None = None
         owner = fresh_owner(self._label)  # one for this call: a repetition finds what an earlier sending got
         while True:
             asked = self._clock()
             try:
                 grant: Grant = yield partial(self._store.acquire, job_id, owner, ttl)
             except LeaseHeld as held:
-                left = give_up - self._clock()
+                now = self._clock()
+                held_since = now if held_since is None else held_since
+                left = give_up - now
                 if left <= 0:
                     raise
                 # It may be released before it runs out; and others that wait should look at other moments.
@@ -82,6 +86,7 @@ class Holder(Generic[L]):
                 taken.tenure.finish(TERM_OVER, None)
                 yield from self._release_quietly(grant.token)
                 raise LeaseLost(grant.token, "the answer of the lease store took longer than the ttl")
+            observe.acquired(grant.token, None if held_since is None else self._clock() - held_since)
             return taken
 
     def arm(self, held: Held[L], interval: float, sinks: Sequence[Sink | AsyncSink]) -> Steps[Held[L]]:
@@ -166,6 +171,8 @@ class Holder(Generic[L]):
         lease = self._means.lease(tenure)
 
         def ended(loss: Loss | None) -> None:
+            if loss is not None:
+                observe.lost(tenure.token, loss)
             self._heartbeat.ended(tenure, lease, loss)
 
         tenure.ended = ended

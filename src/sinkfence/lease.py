@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
+from sinkfence import observe
 from sinkfence.errors import LeaseLost, StaleToken
 from sinkfence.grants import Asked, Store
 from sinkfence.steps import Steps, drive
@@ -145,6 +146,8 @@ def renewing(store: Asked, tenure: Tenure, clock: Clock, conn: object = None) ->
     except LeaseLost as lost:
         tenure.finish(lost.reason, lost)
         raise
+    if conn is None:
+        observe.renewed(1)
     if conn is None and not tenure.extend(asked, lease_until):
         tenure.expire()
         yield from giving_back_late(store, tenure)

@@ -1,0 +1,158 @@
+"""What leases and sinks tell to logging and to OpenTelemetry's SDK."""
+
+from __future__ import annotations
+
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from sinkfence import LeaseHeld, LeaseLost, Leases, NotArmed, StaleToken, Token, observe
+from sinkfence.stores.memory import MemoryStore
+from sinkfence.testing import HandClock
+
+JOB = "invoice-42"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "observation.md"
+
+
+class Seen:
+    """What the SDK was told."""
+
+    def __init__(self) -> None:
+        self.reader, self.exporter = InMemoryMetricReader(), InMemorySpanExporter()
+        self.meters = MeterProvider(metric_readers=[self.reader])
+        self.tracers = TracerProvider()
+        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
+
+    def metrics(self) -> dict[str, list[tuple[dict[str, Any], Any]]]:
+        """Attributes and value of each point, by the metric's name and unit."""
+        data = self.reader.get_metrics_data()
+        return {
+            f"{metric.name} {metric.unit}": [
+                (dict(point.attributes), getattr(point, "value", None) or point.sum)
+                for point in metric.data.data_points
+            ]
+            for resource in (data.resource_metrics if data else ())
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
+    """The SDK, set up as a program does it, for one test."""
+    seen = Seen()
+    monkeypatch.setattr("opentelemetry.metrics.get_meter", seen.meters.get_meter)
+    monkeypatch.setattr("opentelemetry.trace.get_tracer", seen.tracers.get_tracer)
+    observe._telemetry.cache_clear()
+    yield seen
+    observe._telemetry.cache_clear()
+    seen.meters.shutdown()
+    seen.tracers.shutdown()
+
+
+def test_the_page_names_what_is_measured(seen: Seen, leases_of: Callable[..., Leases]) -> None:
+    """Each metric of the page is told, with its unit and attributes, by what leases and sinks do."""
+    clock = HandClock()
+    store = MemoryStore(clock=clock)
+    leases = Leases(store, ttl=30, _clock=clock, _pause=lambda seconds: clock.advance(20))
+    other = leases.acquire(JOB)
+    with pytest.raises(LeaseHeld):
+        leases.acquire(JOB)
+    lease = leases.acquire(JOB, wait=60)
+    lease.renew()
+    with pytest.raises(StaleToken), observe.at("postgres", "write", lease.token):
+        raise StaleToken(lease.token, 9)
+    lease.lose(StaleToken(lease.token, 9))
+    with pytest.raises(LeaseLost):
+        _ = other.token
+    assert seen.metrics() == {
+        "sinkfence.lease.acquisitions {acquisition}": [({}, 2)],
+        "sinkfence.lease.takeover.age s": [({}, 40.0)],
+        "sinkfence.lease.renewals {renewal}": [({}, 1)],
+        "sinkfence.lease.losses {loss}": [
+            ({"error.type": "StaleToken"}, 1),
+            ({"error.type": "LeaseLost"}, 1),
+        ],
+        "sinkfence.sink.refusals {refusal}": [
+            ({"sinkfence.sink": "postgres", "error.type": "StaleToken"}, 1)
+        ],
+    }
+    rows = re.findall(r"^\| `(\S+)` \| \w+, (\S+) \| (.*?) \|", PAGE.read_text(), re.MULTILINE)
+    assert {f"{name} {unit}": set(re.findall(r"`(\S+?)`", keys)) for name, unit, keys in rows} == {
+        name: {key for attributes, _ in points for key in attributes}
+        for name, points in seen.metrics().items()
+    }
+
+
+def test_the_heartbeats_renewals_are_counted(seen: Seen, leases_of: Callable[..., Leases]) -> None:
+    """A batch counts as many renewals as it renewed leases."""
+    with leases_of(MemoryStore(), heartbeat=0.01).hold(JOB) as lease:
+        first = lease.lease_until
+        while lease.lease_until == first:
+            pass
+    ((_, count),) = seen.metrics()["sinkfence.lease.renewals {renewal}"]
+    assert count >= 1
+
+
+def test_an_act_at_a_sink_is_a_span(seen: Seen) -> None:
+    """It has the job and the generation; an error marks it, and only a refusal counts as one."""
+    token = Token(JOB, 7, "a:1")
+    with observe.at("s3", "arm", token):
+        pass
+    with pytest.raises(ConnectionError), observe.at("s3", "write", token):
+        raise ConnectionError
+    arm, write = seen.exporter.get_finished_spans()
+    assert (arm.name, arm.status.is_ok) == ("arm s3", True)
+    assert dict(arm.attributes) == {
+        "sinkfence.sink": "s3",
+        "sinkfence.job_id": JOB,
+        "sinkfence.generation": 7,
+    }
+    assert (write.name, write.status.is_ok) == ("write s3", False)
+    assert "sinkfence.sink.refusals {refusal}" not in seen.metrics()
+
+
+def test_log_records_carry_their_data(caplog: Any, leases_of: Callable[..., Leases]) -> None:
+    """Job, generation and sink are attributes of the record; an owner's random bits are nowhere."""
+    caplog.set_level(logging.DEBUG, "sinkfence")
+    store = MemoryStore()
+    lease = leases_of(store).acquire(JOB)
+    token = lease.token
+    with pytest.raises(NotArmed), observe.at("postgres", "write", token):
+        raise NotArmed(token)
+    store.reopen(JOB)
+    store.acquire(JOB, "b:2", 30.0)
+    with pytest.raises(LeaseLost):
+        lease.renew()
+    told = [(r.levelname, r.job_id, r.generation, getattr(r, "sink", None)) for r in caplog.records]
+    assert told == [
+        ("DEBUG", JOB, 1, None),
+        ("WARNING", JOB, 1, "postgres"),
+        ("WARNING", JOB, 1, None),
+    ]
+    assert token.owner.rpartition(":")[2] not in "".join(str(vars(record)) for record in caplog.records)
+
+
+def test_without_opentelemetry_nothing_is_missed() -> None:
+    """The API is loaded at the first event, and where it isn't installed everything else works."""
+    script = (
+        "import sys\n"
+        "from sinkfence import Leases, observe\nfrom sinkfence.stores.memory import MemoryStore\n"
+        "assert 'opentelemetry' not in sys.modules\n"
+        "sys.modules['opentelemetry'] = None\n"
+        "with Leases(MemoryStore()).hold('job') as lease, observe.at('s3', 'write', lease.token):\n"
+        "    print('held', lease.generation)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "held 1\n"
