@@ -18,4 +18,5 @@
 
   execute format('create or replace function sinkfence.schema_version() returns integer language sql immutable as %L',
                  'select ' || version);
+  grant execute on function sinkfence.schema_version to sinkfence_writer;
   grant usage on schema sinkfence to public;
