@@ -1,4 +1,4 @@
-"""A fenced database, and every kind of writer that can be guarded in it."""
+"""A fenced database, and the servers, tables and tokens of the tests in it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 import secrets
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import psycopg_pool
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sa_aio
 
 import sinkfence_postgres
@@ -26,20 +25,13 @@ from sinkfence.demo.servers.cluster import Cluster
 from sinkfence.demo.servers.postgres import PostgresServer
 from sinkfence.demo.servers.supervised import supervised
 from sinkfence.tokens import Token
-from sinkfence_postgres import aio
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from writers import WRITERS, Between
 
 FIRST = 3_000_000_001
 """Above 2^31 and 2^32's half: no part may keep a generation in 32 bits."""
-
-
-class Base(orm.DeclarativeBase):
-    pass
-
-
-class Entry(Base):
-    __tablename__ = "entry"
-    id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
-    note: orm.Mapped[str]
 
 
 @dataclass
@@ -269,206 +261,6 @@ def threads() -> Iterator[ThreadPoolExecutor]:
     """Threads to wait in."""
     with ThreadPoolExecutor() as pool:
         yield pool
-
-
-Between = Callable[[], None]
-"""Called after the write and before COMMIT."""
-
-
-def psycopg_(db: Database, bearer: Any, note: str, between: Between) -> None:
-    with db.connect() as conn, sinkfence_postgres.transaction(conn, bearer):
-        conn.execute("insert into entry (note) values (%s)", (note,))
-        between()
-
-
-def psycopg_autocommit(db: Database, bearer: Any, note: str, between: Between) -> None:
-    with db.connect(autocommit=True) as conn, sinkfence_postgres.transaction(conn, bearer):
-        conn.execute("insert into entry (note) values (%s)", (note,))
-        between()
-
-
-def psycopg_pipeline(db: Database, bearer: Any, note: str, between: Between) -> None:
-    with db.connect() as conn, conn.pipeline(), sinkfence_postgres.transaction(conn, bearer):
-        conn.execute("insert into entry (note) values (%s)", (note,))
-        between()
-
-
-def psycopg_raw_cursor(db: Database, bearer: Any, note: str, between: Between) -> None:
-    options = {"cursor_factory": psycopg.RawCursor, "row_factory": psycopg.rows.dict_row}
-    with db.connect(**options) as conn, sinkfence_postgres.transaction(conn, bearer):
-        conn.execute("insert into entry (note) values ($1)", (note,))
-        between()
-
-
-def psycopg_copy(db: Database, bearer: Any, note: str, between: Between) -> None:
-    with db.connect() as conn, sinkfence_postgres.transaction(conn, bearer):
-        with conn.cursor().copy("copy entry (note) from stdin") as copy:
-            copy.write_row((note,))
-        between()
-
-
-def sqlalchemy_connection(
-    db: Database, bearer: Any, note: str, between: Between, driver: str = "psycopg"
-) -> None:
-    with db.engine(driver) as engine:
-        with engine.connect() as conn, sinkfence_postgres.transaction(conn, bearer):
-            conn.execute(sa.insert(Entry).values(note=note))
-            between()
-
-
-def sqlalchemy_session(
-    db: Database, bearer: Any, note: str, between: Between, driver: str = "psycopg"
-) -> None:
-    with db.engine(driver) as engine:
-        with orm.Session(engine) as session, sinkfence_postgres.transaction(session, bearer):
-            session.add(Entry(note=note))  # flushed at COMMIT
-            between()
-
-
-def scoped_session(db: Database, bearer: Any, note: str, between: Between) -> None:
-    with db.engine() as engine:
-        session = orm.scoped_session(orm.sessionmaker(engine))
-        try:
-            with sinkfence_postgres.transaction(session, bearer):
-                session.add(Entry(note=note))
-                session.flush()
-                between()
-        finally:
-            session.remove()
-
-
-def psycopg2_connection(db: Database, bearer: Any, note: str, between: Between) -> None:
-    sqlalchemy_connection(db, bearer, note, between, "psycopg2")
-
-
-def psycopg2_session(db: Database, bearer: Any, note: str, between: Between) -> None:
-    sqlalchemy_session(db, bearer, note, between, "psycopg2")
-
-
-def own_commit(db: Database, bearer: Any, note: str, between: Between) -> None:
-    with db.engine() as engine, orm.Session(engine) as session:
-        sinkfence_postgres.guard(session, bearer)
-        session.add(Entry(note=note))
-        between()
-        with sinkfence_postgres.translated():
-            session.commit()
-
-
-def sink_of_dsn(db: Database, bearer: Any, note: str, between: Between) -> None:
-    with sinkfence_postgres.PostgresSink(db.dsn).begin(bearer) as conn:
-        conn.execute("insert into entry (note) values (%s)", (note,))
-        between()
-
-
-def sink_of_pool(db: Database, bearer: Any, note: str, between: Between) -> None:
-    with psycopg_pool.ConnectionPool(db.dsn, min_size=1, open=True) as pool:
-        with sinkfence_postgres.PostgresSink(pool).begin(bearer) as conn:
-            conn.execute("insert into entry (note) values (%s)", (note,))
-            between()
-
-
-def sink_of_engine(db: Database, bearer: Any, note: str, between: Between) -> None:
-    with db.engine() as engine:
-        with sinkfence_postgres.PostgresSink(engine).begin(bearer) as conn:
-            conn.execute(sa.insert(Entry).values(note=note))
-            between()
-
-
-async def psycopg_async(db: Database, bearer: Any, note: str, between: Between) -> None:
-    async with await psycopg.AsyncConnection.connect(db.dsn) as conn, aio.transaction(conn, bearer):
-        await conn.execute("insert into entry (note) values (%s)", (note,))
-        between()
-
-
-async def psycopg_async_pipeline(db: Database, bearer: Any, note: str, between: Between) -> None:
-    async with await psycopg.AsyncConnection.connect(db.dsn) as conn:
-        async with conn.pipeline(), aio.transaction(conn, bearer):
-            await conn.execute("insert into entry (note) values (%s)", (note,))
-            between()
-
-
-async def async_connection(
-    db: Database, bearer: Any, note: str, between: Between, driver: str = "psycopg"
-) -> None:
-    async with db.async_engine(driver) as engine:
-        async with engine.connect() as conn, aio.transaction(conn, bearer):
-            await conn.execute(sa.insert(Entry).values(note=note))
-            between()
-
-
-async def async_session(
-    db: Database, bearer: Any, note: str, between: Between, driver: str = "psycopg"
-) -> None:
-    async with db.async_engine(driver) as engine:
-        async with sa_aio.AsyncSession(engine) as session, aio.transaction(session, bearer):
-            session.add(Entry(note=note))
-            between()
-
-
-async def asyncpg_connection(db: Database, bearer: Any, note: str, between: Between) -> None:
-    await async_connection(db, bearer, note, between, "asyncpg")
-
-
-async def asyncpg_session(db: Database, bearer: Any, note: str, between: Between) -> None:
-    await async_session(db, bearer, note, between, "asyncpg")
-
-
-async def async_own_commit(db: Database, bearer: Any, note: str, between: Between) -> None:
-    async with db.async_engine("asyncpg") as engine:
-        async with sa_aio.AsyncSession(engine) as session:
-            await aio.guard(session, bearer)
-            session.add(Entry(note=note))
-            between()
-            async with aio.translated():
-                await session.commit()
-
-
-async def async_sink_of_dsn(db: Database, bearer: Any, note: str, between: Between) -> None:
-    async with aio.PostgresSink(db.dsn).begin(bearer) as conn:
-        await conn.execute("insert into entry (note) values (%s)", (note,))
-        between()
-
-
-async def async_sink_of_pool(db: Database, bearer: Any, note: str, between: Between) -> None:
-    async with psycopg_pool.AsyncConnectionPool(db.dsn, min_size=1, open=False) as pool:
-        async with aio.PostgresSink(pool).begin(bearer) as conn:
-            await conn.execute("insert into entry (note) values (%s)", (note,))
-            between()
-
-
-async def async_sink_of_engine(db: Database, bearer: Any, note: str, between: Between) -> None:
-    async with db.async_engine("asyncpg") as engine:
-        async with aio.PostgresSink(engine).begin(bearer) as conn:
-            await conn.execute(sa.insert(Entry).values(note=note))
-            between()
-
-
-WRITERS = [
-    psycopg_,
-    psycopg_autocommit,
-    psycopg_pipeline,
-    psycopg_raw_cursor,
-    psycopg_copy,
-    sqlalchemy_connection,
-    sqlalchemy_session,
-    scoped_session,
-    psycopg2_connection,
-    psycopg2_session,
-    own_commit,
-    sink_of_dsn,
-    sink_of_pool,
-    sink_of_engine,
-    psycopg_async,
-    psycopg_async_pipeline,
-    async_connection,
-    async_session,
-    asyncpg_connection,
-    asyncpg_session,
-    async_own_commit,
-    async_sink_of_dsn,
-    async_sink_of_pool,
-    async_sink_of_engine,
-]
 
 
 @pytest.fixture(params=WRITERS, ids=lambda writer: writer.__name__)
