@@ -2,6 +2,7 @@
 
 from places.direct import Direct, direct
 from places.http import Behind, DoorAlone, Service
+from places.modes import Bound, Locked, Once, Protected, Row
 from places.postgres import (
     Alchemy,
     Asynchronous,
@@ -19,14 +20,19 @@ __all__ = [
     "Alchemy",
     "Asynchronous",
     "Behind",
+    "Bound",
     "Bucket",
     "CompletedByAnybody",
     "Direct",
     "DoorAlone",
+    "Locked",
     "LookThenPut",
     "NotDoneTwice",
+    "Once",
     "Open",
     "Postgres",
+    "Protected",
+    "Row",
     "SelectCompareWrite",
     "Service",
     "Store",
