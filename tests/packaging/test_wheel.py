@@ -102,7 +102,7 @@ def test_importing_is_quiet() -> None:
     """Importing starts no thread, connects to nothing, and reads no environment variable."""
     program = """
 import os, socket, sys, threading
-import psycopg, sqlalchemy, boto3, requests  # their own doings are theirs
+import psycopg, sqlalchemy, boto3, requests, httpx, httpx2  # their own doings are theirs
 class Watched(type(os.environ)):
     def __getitem__(self, key):
         frame = sys._getframe(1)
@@ -116,6 +116,7 @@ socket.socket.connect = refuse
 import sinkfence, sinkfence.stores.sql, sinkfence.stores.memory
 import sinkfence_postgres, sinkfence_postgres.aio, sinkfence_s3
 import sinkfence_http, sinkfence_http.requests_adapter
+import sinkfence_http.httpx_transport, sinkfence_http.httpx2_transport, sinkfence_http.frameworks
 assert threading.active_count() == 1
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
