@@ -151,9 +151,7 @@ class HostReplay:
 
 def _abandon(begun: asyncio.Future[host_replay.HostClaim]) -> None:
     if not begun.cancelled() and begun.exception() is None:
-        claim = begun.result()
-        claim.drop()
-        claim.close()
+        begun.result().leave(undone=True)
 
 
 class HostClaim:
@@ -168,6 +166,6 @@ class HostClaim:
         """As `sinkfence.sinks.Claim.keep`."""
         await asyncio.to_thread(self._claim.keep, answer)
 
-    async def drop(self) -> None:
-        """As `sinkfence.sinks.Claim.drop`."""
-        await asyncio.to_thread(self._claim.drop)
+    async def leave(self, *, undone: bool) -> None:
+        """As `sinkfence.sinks.Claim.leave`."""
+        await asyncio.to_thread(self._claim.leave, undone=undone)

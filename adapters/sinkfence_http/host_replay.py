@@ -104,9 +104,11 @@ class HostClaim:
         """Keep the answer, if the record is still this attempt's."""
         self._write("update record set answer = :answer", answer=answer)
 
-    def drop(self) -> None:
-        """Forget the attempt."""
-        self._write("delete from record")
+    def leave(self, *, undone: bool) -> None:
+        """End the attempt, and forget it if it has done nothing."""
+        if undone:
+            self._write("delete from record")
+        self.close()
 
     def close(self) -> None:
         """The attempt runs no longer."""

@@ -168,8 +168,8 @@ class _Response:
         try:
             if kept is not None:
                 claim.keep(kept)
-            elif self._passage.undone(self._recording.status):
-                claim.drop()
+            else:
+                claim.leave(undone=self._passage.undone(self._recording.status))
         except Exception:  # noqa: BLE001  # what was done is done, and its caller is told
             log_unkept(self._passage.token)
 

@@ -78,5 +78,6 @@ class Claim:
                 await run(self._conn, self._record.insert(answer))
                 attempt.committing = True
 
-    async def drop(self) -> None:
-        """As `sinkfence_postgres.replay.Claim.drop`."""
+    async def leave(self, *, undone: bool) -> None:
+        """As `sinkfence_postgres.replay.Claim.leave`."""
+        await self._block.aclose()

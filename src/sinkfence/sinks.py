@@ -139,8 +139,8 @@ class Claim(Protocol):
         """Keep the answer for repetitions. Of an attempt that was superseded nothing is kept."""
         ...
 
-    def drop(self) -> None:
-        """Nothing was applied: a repetition is run as if it were the first."""
+    def leave(self, *, undone: bool) -> None:
+        """End the attempt without an answer. `undone`: nothing was applied, a repetition is like a first."""
         ...
 
 
@@ -159,7 +159,7 @@ class Replay(Protocol):
     def claim(self, token: Token, key: str, fingerprint: str) -> AbstractContextManager[Claim]:
         """Surround a request under this key. `fingerprint` is the same for its repetitions alone.
 
-        What was neither kept nor dropped at the end has an unknown outcome, or is run again where that is
+        What was neither kept nor undone at the end has an unknown outcome, or is run again where that is
         harmless: the gate knows.
 
         Raises:
@@ -185,8 +185,8 @@ class AsyncClaim(Protocol):
         """As `Claim.keep`."""
         ...
 
-    async def drop(self) -> None:
-        """As `Claim.drop`."""
+    async def leave(self, *, undone: bool) -> None:
+        """As `Claim.leave`."""
         ...
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import hashlib
+import http.client
 import json
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -44,23 +48,24 @@ class Shop:
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [int(line.split()[1]) for line in lines if line.startswith(f"account-{account} ")]
 
+    def worker(self, account: int) -> int:
+        """The process that runs the last of them."""
+        return int(
+            [line for line in self.log.read_text().splitlines() if f"account-{account} " in line][-1].split()[
+                2
+            ]
+        )
+
     def until_runs(self, account: int, number: int) -> None:
         while len(self.runs(account)) < number:
             pass
 
-    def held(self) -> Any:
+    @contextlib.contextmanager
+    def held(self) -> Iterator[Any]:
         """Hold the lock for which handlers stall."""
-        file = open(f"{self.log}.stall", "w")
-        fcntl.flock(file, fcntl.LOCK_EX)
-        return file
-
-
-def shop_of(framework: str, gate: str, folder: Path, start_service: Any, dsn: str | None) -> Shop:
-    settings = {"log": str(folder / "log"), "folder": str(folder / "gate")}
-    if dsn:
-        settings["dsn"] = dsn.replace("postgresql://", "postgresql+psycopg://", 1)
-    service = start_service("replay_service.py", json.dumps(settings), name=framework)
-    return Shop(service, folder / "log", gate == "postgres")
+        with open(f"{self.log}.stall", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
 
 
 KINDS = [(framework, gate) for gate in ("host", "postgres") for framework in ("starlette", "flask")]
@@ -79,10 +84,15 @@ def dsn(postgres_server) -> Iterator[str]:
 @pytest.fixture(scope="module", params=KINDS, ids="-".join)
 def shop(request, start_service, tmp_path_factory) -> Iterator[Shop]:
     framework, gate = request.param
-    dsn = request.getfixturevalue("dsn") if gate == "postgres" else None
-    yield (found := shop_of(framework, gate, tmp_path_factory.mktemp("shop"), start_service, dsn))
-    found.service.process.kill()
-    found.service.process.wait()
+    folder = tmp_path_factory.mktemp("shop")
+    settings = {"log": str(folder / "log"), "folder": str(folder / "gate")}
+    if gate == "postgres":
+        dsn = request.getfixturevalue("dsn")
+        settings["dsn"] = dsn.replace("postgresql://", "postgresql+psycopg://", 1)
+    service = start_service("replay_service.py", json.dumps(settings), name=framework)
+    yield Shop(service, folder / "log", gate == "postgres")
+    service.process.kill()
+    service.process.wait()
 
 
 def test_a_repetition_gets_the_first_answer(shop, account):
@@ -95,7 +105,7 @@ def test_a_repetition_gets_the_first_answer(shop, account):
 
 
 def test_what_is_kept_of_an_answer(shop, account):
-    """Of the headers those on the list, in their order; of the body every byte. No cookie, no date of then."""
+    """Of the headers those on the list, in their order; of the body every byte. No cookie is handed on."""
     first, again = (shop.pay(account, more="?answer=rich") for _ in range(2))
     kept = ["content-type", "etag", "content-disposition", "location", "content-encoding"]
     assert [(n.lower(), v) for n, v in first.headers.items() if n.lower() in kept] == [
@@ -147,7 +157,7 @@ def test_nobody_gets_another_principal_s_answer(shop, account):
 
 
 def test_who_is_nobody_is_not_served(shop, account):
-    """A request whose principal is empty is refused: it must not share answers with all the others like it."""
+    """A request whose principal is empty is refused: it must not share answers with others like it."""
     reply = shop.pay(account, user="")
     assert (reply.status, reply.fencing) == (503, "fence-unavailable")
     assert shop.runs(account) == []
@@ -311,11 +321,10 @@ def test_more_requests_at_once_than_the_pool_has_connections(shop, account):
         assert [reply.result().status for reply in replies] == [200] * 8
 
 
-def test_a_newer_owner_takes_an_unfinished_request_over(request, start_service, tmp_path):
-    """In the database at once: 8 runs it while 7 is still inside; what 7 answers late is kept nowhere."""
-    dsn = request.getfixturevalue("dsn")
-    shop = shop_of("starlette", "postgres", tmp_path, start_service, dsn)
-    account = 10_000
+def test_a_newer_owner_takes_an_unfinished_request_over(shop, account):
+    """In a database at once: 8 runs it while 7 is still inside; what 7 answers late is kept nowhere."""
+    if not shop.durable:
+        pytest.skip("on a host the newer owner waits at the gate")
     with shop.held() as lock, ThreadPoolExecutor() as pool:
         late = pool.submit(shop.pay, account, 7, more="?stall=before")
         shop.until_runs(account, 1)
@@ -329,41 +338,37 @@ def test_a_newer_owner_takes_an_unfinished_request_over(request, start_service, 
     assert shop.runs(account) == [7, 8]
 
 
-@pytest.mark.parametrize(("framework", "gate"), KINDS)
 @pytest.mark.parametrize("stall", ["before", "after"])
-def test_a_service_that_is_killed_inside_the_handler(
-    request, start_service, tmp_path, account, framework, gate, stall
-):
+def test_a_worker_that_is_killed_inside_the_handler(shop, account, stall, request):
     """Steps of the ledger are run again and done once. On a host the outcome is unknown to the owner; a newer
     one runs it again at once."""
-    dsn = request.getfixturevalue("dsn") if gate == "postgres" else None
-    first = shop_of(framework, gate, tmp_path, start_service, dsn)
-    with first.held(), ThreadPoolExecutor() as pool:
-        lost = pool.submit(first.pay, account, 7, more=f"?stall={stall}")
-        first.until_runs(account, 1)
-        if stall == "after" and dsn:
-            with psycopg.connect(dsn, autocommit=True) as db:
-                count = "select count(*) from payment where job = %s"
-                while db.execute(count, [f"account-{account}"]).fetchone() == (0,):
-                    pass
-        first.service.process.kill()
-        first.service.process.wait()
-        with pytest.raises((ConnectionError, OSError, Exception)):
+    with shop.held() as lock, ThreadPoolExecutor() as pool:
+        lost = pool.submit(shop.pay, account, 7, more=f"?stall={stall}")
+        shop.until_runs(account, 1)
+        if stall == "after" and shop.durable:
+            while not paid(request, account):
+                pass
+        os.kill(shop.worker(account), signal.SIGKILL)
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
             lost.result()
-    second = shop_of(framework, gate, tmp_path, start_service, dsn)
-    again = second.pay(account, 7, more=f"?stall={stall}")
-    newer = second.pay(account, 8, more=f"?stall={stall}")
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        again = shop.pay(account, 7, more=f"?stall={stall}")
+        newer = shop.pay(account, 8, more=f"?stall={stall}")
     assert newer.status == 200
-    if gate == "host":
-        assert (again.status, again.fencing) == (409, "outcome-unknown")
-        assert "Retry-After" not in again.headers
-        assert second.runs(account) == [7, 8]
-    else:
+    if shop.durable:
         assert (again.status, again.fencing) == (200, "accepted")
         assert (newer.fencing, newer.body) == ("accepted;replayed", again.body)
-        with psycopg.connect(dsn) as db:
-            paid = db.execute("select run from payment where job = %s", [f"account-{account}"]).fetchall()
-        assert paid == [(again.json["run"],)]
+        assert paid(request, account) == [again.json["run"]]
+    else:
+        assert (again.status, again.fencing) == (409, "outcome-unknown")
+        assert "Retry-After" not in again.headers
+        assert shop.runs(account) == [7, 8]
+
+
+def paid(request, account: int) -> list[int]:
+    with psycopg.connect(request.getfixturevalue("dsn")) as db:
+        rows = db.execute("select run from payment where job = %s", [f"account-{account}"])
+        return [run for (run,) in rows]
 
 
 def test_a_caller_that_leaves_while_it_is_served(shop, account):

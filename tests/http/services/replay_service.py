@@ -1,15 +1,19 @@
-"""A service that answers repeated requests as it did the first time: python replay_service.py FRAMEWORK FD SETTINGS."""
+"""A service that answers repetitions as it did the first: python replay_service.py FRAMEWORK FD SETTINGS."""
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
+
+import sqlalchemy
 
 import sinkfence_http
 import sinkfence_postgres
@@ -17,8 +21,20 @@ import sinkfence_postgres.aio
 from sinkfence import Token
 from sinkfence_http import TrustedNetwork, aio, asgi, wsgi
 
+if sys.argv[1] == "flask":
+    import flask
+    from werkzeug.serving import make_server
+else:
+    import anyio
+    import uvicorn
+    from sqlalchemy.ext.asyncio import create_async_engine
+    from starlette.applications import Starlette
+    from starlette.responses import Response, StreamingResponse
+    from starlette.routing import Route
+
 SETTINGS: dict[str, Any] = json.loads(sys.argv[3])
 CAP = 1000
+prctl = getattr(ctypes.CDLL(None), "prctl", None)
 PAY = "insert into payment (job, run) values (:job, :run)"
 RICH = [
     ("ETag", '"7"'),
@@ -65,13 +81,6 @@ def principal(request: Any) -> str:
 
 
 def starlette_app() -> Any:
-    import anyio
-    import sqlalchemy
-    from sqlalchemy.ext.asyncio import create_async_engine
-    from starlette.applications import Starlette
-    from starlette.responses import Response, StreamingResponse
-    from starlette.routing import Route
-
     engine = None
     if "dsn" in SETTINGS:
         engine = create_async_engine(SETTINGS["dsn"], pool_size=2, max_overflow=0)
@@ -100,7 +109,7 @@ def starlette_app() -> Any:
             return Response(status_code=401)
         token = await fence.admit(request.scope, job)
         size = len(await request.body())
-        run = note(f"{job} {token.generation}")
+        run = note(f"{job} {token.generation} {os.getpid()}")
         if query.get("stall") == "before":
             await anyio.to_thread.run_sync(stall, abandon_on_cancel=True)
         run = await effect(token, f"pay {request.headers.get('idempotency-key')}", run)
@@ -126,9 +135,6 @@ def starlette_app() -> Any:
 
 
 def flask_app() -> Any:
-    import flask
-    import sqlalchemy
-
     engine = None
     if "dsn" in SETTINGS:
         engine = sqlalchemy.create_engine(SETTINGS["dsn"], pool_size=2, max_overflow=0)
@@ -158,7 +164,7 @@ def flask_app() -> Any:
             return "", 401
         token = fence.admit(flask.request.environ, job)
         size = len(flask.request.get_data())
-        run = note(f"{job} {token.generation}")
+        run = note(f"{job} {token.generation} {os.getpid()}")
         if query.get("stall") == "before":
             stall()
         run = effect(token, f"pay {flask.request.headers.get('Idempotency-Key')}", run)
@@ -180,17 +186,30 @@ def flask_app() -> Any:
     return wsgi.FencingMiddleware(app, fence)
 
 
-def main(framework: str, descriptor: int) -> None:
-    logging.basicConfig()
+def serve(framework: str, descriptor: int) -> None:
     if framework == "flask":
-        from werkzeug.serving import make_server
-
         make_server("127.0.0.1", 0, flask_app(), threaded=True, fd=descriptor).serve_forever()
     else:
-        import uvicorn
-
         config = uvicorn.Config(starlette_app(), log_level="warning")
         uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
+
+
+def main(framework: str, descriptor: int) -> None:
+    """Keep two workers on one socket, forked from here: one that is killed is replaced."""
+    logging.basicConfig()
+    for _ in range(2):
+        work(framework, descriptor)
+    while True:
+        os.wait()
+        work(framework, descriptor)
+
+
+def work(framework: str, descriptor: int) -> None:
+    if os.fork() == 0:
+        if prctl is not None:
+            prctl(1, signal.SIGKILL)  # end with the parent
+        serve(framework, descriptor)
+        os._exit(1)
 
 
 if __name__ == "__main__":
