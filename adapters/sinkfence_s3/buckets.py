@@ -82,7 +82,7 @@ class FencedBucket:
         return put_once(Exchange(self._store, self._key(name)), body, step, self._ready)
 
     def list(self, prefix: str = "") -> Iterator[str]:
-        """Yield the names that begin so, in the order of their bytes; one request for each thousand keys.
+        """Yield the names that begin so, in the store's order; one request for each thousand keys.
 
         Names, and nothing that would cost a request each: what was only armed or was deleted has a register
         and is listed, and so is what `put_once` made. `object(name).stat()` tells.
