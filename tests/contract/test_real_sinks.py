@@ -9,7 +9,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 import psycopg
 import psycopg_pool
 import pytest
-from real_sinks import S3, TABLE, Door, Memory, Postgres, application
+from real_sinks import S3, TABLE, Door, LongS3, Memory, OpenS3, Postgres, application
 
 import sinkfence_postgres
 from sinkfence.testing import exercise_sink
@@ -83,9 +83,10 @@ def test_postgres(table):
     assert not_run(report) == KEYS
 
 
-def test_s3(s3_server, prefix):
-    """FencedObject: armed, put to, with steps."""
-    report = exercise_sink(S3(s3_server, prefix), examples=5)
+@pytest.mark.parametrize("kind", [S3, LongS3, OpenS3])
+def test_s3(kind, s3_server, prefix):
+    """FencedObject: armed, put to or written to as a file, with steps."""
+    report = exercise_sink(kind(s3_server, prefix), examples=5 if kind is S3 else 2)
     report.check()
     assert not_run(report) == set()
 

@@ -94,6 +94,23 @@ class TestS3:
 
         assert_repetitions("S3", places.Bucket(*bucket), say, told, late="")
 
+    def test_takeovers_while_long_contents_are_under_way(self, bucket, say):
+        """An upload may go on beside the register for as long as it likes: nobody will name what it puts."""
+        assert_takeovers("S3, long contents", places.Long(*bucket), say)
+        assert_takeovers("S3, an open file", places.Opened(*bucket), say, ("release",))
+
+    def test_pairs_with_long_contents(self, bucket, say):
+        """The object is the successor's, though its own upload was frozen as well."""
+        assert_pairs("S3, long contents", places.Long(*bucket), say, before_armed=2)
+
+    def test_repetitions_of_long_contents(self, bucket, say):
+        """Data is sent again under the same key, the register under the same condition; put once."""
+
+        def told(end):
+            return "" if end < 6 else "ConnectionClosedError"
+
+        assert_repetitions("S3, long contents", places.Long(*bucket), say, told, late="")
+
     def test_a_look_before_the_put_is_caught(self, bucket):
         """The sweeps find the window between looking at a mark and an unconditional put."""
         place = places.LookThenPut(*bucket)

@@ -12,7 +12,7 @@ from places.postgres import (
     TakenForSuccess,
     WithoutKey,
 )
-from places.s3 import Bucket, LookThenPut, WithoutStep
+from places.s3 import Bucket, Long, LookThenPut, Opened, WithoutStep
 from places.services import Open, asgi_service, unguarded, without_key, wsgi_service
 from places.store import CompletedByAnybody, NotDoneTwice, Store
 
@@ -26,10 +26,12 @@ __all__ = [
     "Direct",
     "DoorAlone",
     "Locked",
+    "Long",
     "LookThenPut",
     "NotDoneTwice",
     "Once",
     "Open",
+    "Opened",
     "Postgres",
     "Protected",
     "Row",

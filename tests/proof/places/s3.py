@@ -1,4 +1,4 @@
-"""A fenced object of a bucket; and the same with a mark beside it, and without a step."""
+"""A fenced object of a bucket, its content inside or beside it; the same by hand, and without a step."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from sweep import Diary, Effect
 
 from places.addresses import upstream_of
 from sinkfence.tokens import Token
-from sinkfence_s3 import FencedBucket
+from sinkfence_s3 import FencedBucket, FencedObject
 
 MAGIC = 8
 BODY = b"the report"
 """All puts have one content, as repetitions of a step must; the attempt goes into the content type."""
+LONG = 300 * 1024
+"""Bytes: more than a register holds."""
 
 
 @dataclass
@@ -36,6 +38,7 @@ class Bucket:
 
     lost = (ConnectionClosedError,)
     """A reading that comes before anything was sent passes the client's error on."""
+    content = BODY
 
     @property
     def upstream(self) -> tuple[str, int]:
@@ -66,10 +69,13 @@ class Bucket:
 
         def put() -> None:
             with diary.writing(token) as attempt:
-                report.put(BODY, token, step=self.step(diary), content_type=attempt)
+                self.put(report, token, self.step(diary), attempt)
 
         diary.answered(arm, *self.lost)
         diary.answered(put, *self.lost)
+
+    def put(self, report: FencedObject, token: Token, step: str | None, attempt: str) -> None:
+        report.put(self.content, token, step=step, content_type=attempt)
 
     def step(self, diary: Diary) -> str | None:
         return diary.step
@@ -82,13 +88,37 @@ class Bucket:
             return []
         start = MAGIC + 4
         header = json.loads(frame[start : start + int.from_bytes(frame[MAGIC:start], "big")])
-        self.ids[job, header["content_seq"]] = header["content_type"]
+        self.ids[job, header["content_seq"]] = self.attempt(key, header)
         effects = []
         for seq, _, _, generation, digest in header["ring"]:
             if digest is not None:
                 attempt = self.ids.get((job, seq), f"unseen write {seq}")
                 effects.append(Effect(generation, attempt.partition("/")[0], attempt))
         return effects
+
+    def attempt(self, key: str, header: dict[str, Any]) -> str:
+        """Which attempt has put the content that stands there."""
+        return str(header["content_type"])
+
+
+class Long(Bucket):
+    """The content is an object beside the register, sent before it is named."""
+
+    content = BODY.ljust(LONG)
+
+
+class Opened(Bucket):
+    """The content is written to a file, which appears when it is closed; each attempt's says whose it is."""
+
+    def put(self, report: FencedObject, token: Token, step: str | None, attempt: str) -> None:
+        with report.open(token, step=step) as file:
+            file.write(attempt.encode().ljust(LONG))
+
+    def attempt(self, key: str, header: dict[str, Any]) -> str:
+        if header["content"] == "none":
+            return ""
+        data = self.observer.get_object(Bucket=self.bucket, Key=f"{key}.d/{header['data']}")
+        return str(data["Body"].read().decode().strip())
 
 
 class LookThenPut(Bucket):
