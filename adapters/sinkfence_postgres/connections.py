@@ -139,12 +139,16 @@ def refuse_unfit(tx: Any) -> None:
             "in autocommit a guard protects nothing, each statement is a transaction of its own: "
             "turn it off, or on psycopg use transaction(conn, bearer)"
         )
-    if is_psycopg(tx):
-        return
-    if is_a(core(tx).get_transaction(), "sqlalchemy:TwoPhaseTransaction"):
+    # psycopg has no public name for it.
+    if getattr(tx, "_tpc", None) if is_psycopg(tx) else is_two_phase(core(tx)):
         raise NotEnforced(TWO_PHASE)
     if is_a(tx, SESSION):
         sessions.hold(tx)
+
+
+def is_two_phase(conn: sqlalchemy.Connection) -> bool:
+    """Whether a transaction of SQLAlchemy is to be prepared before it is committed."""
+    return is_a(conn.get_transaction(), "sqlalchemy:TwoPhaseTransaction")
 
 
 def begun(tx: Any) -> Any:

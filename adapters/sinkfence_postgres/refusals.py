@@ -60,8 +60,13 @@ def lacking(exc: BaseException) -> SchemaMismatch | None:
     return None
 
 
-def forbidden(exc: BaseException) -> SchemaMismatch | None:
-    """Return what this role may not do, if one of our own statements failed because of it."""
+def forbidden(exc: BaseException) -> SinkfenceError | None:
+    """Return what may not be done here, if one of our own statements failed because of it."""
+    if sqlstate(exc) == "25006":  # read_only_sql_transaction
+        return NotEnforced(
+            f"a read-only transaction, or server, writes nothing that could be refused ({message(exc)}): "
+            "leave the guard out, or begin a transaction that may write, on the primary"
+        )
     if sqlstate(exc) == "42501":  # insufficient_privilege
         return SchemaMismatch(
             f"this role may not use sinkfence here ({message(exc)}): "

@@ -163,6 +163,19 @@ def elsewhere(own_server: PostgresServer) -> Iterator[Database]:
     own_server.drop_database(dsn)
 
 
+@pytest.fixture(scope="session", params=["repeatable read", "serializable"])
+def strict(request: pytest.FixtureRequest, shared: Database, postgres_server: Any) -> Iterator[Database]:
+    """A database in which each transaction has this isolation, whoever begins it."""
+    dsn = postgres_server.create_database()
+    name = dsn.rpartition("/")[2]
+    shared.admin.execute(f"alter database {name} set default_transaction_isolation = '{request.param}'")
+    database = Database(dsn, shared.loop)
+    prepare(database)
+    yield database
+    database.close()
+    postgres_server.drop_database(dsn)
+
+
 def prepare(database: Database) -> None:
     sinkfence_postgres.install(database.admin)
     database.admin.execute(
