@@ -92,6 +92,20 @@ def make_app() -> "typer.Typer":
         signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(TERMINATED))
         raise typer.Exit(show(rich.console.Console(highlight=False), fenced=not unfenced))
 
+    schema = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+    app.add_typer(schema, name="schema", help="Print what has to be installed, for those who run it by hand.")
+
+    @schema.command()
+    def postgres() -> None:
+        """Print the SQL that makes a PostgreSQL database refuse a stale owner, as `install(conn)` runs it.
+
+        One statement, to be run by a superuser or a role that may create roles and schemas. To run it again
+        is harmless, and upgrades: sinkfence schema postgres | psql -v ON_ERROR_STOP=1 -1
+        """
+        from sinkfence_postgres.installation import schema as script
+
+        typer.echo(script(), nl=False)
+
     return app
 
 

@@ -1,0 +1,145 @@
+"""The pages on a database that is installed, protected, examined and restored: their examples run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Engine, text
+
+from sinkfence import Leases, NotArmed, StaleToken, Token
+from sinkfence.stores.sql import SqlStore
+from sinkfence_postgres import PostgresSink, doctor, installation, marks, transaction
+
+ROOT = Path(__file__).parents[2]
+RunPage = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def leases(engine: Engine) -> Iterator[Leases]:
+    """A manager of leases in the page's database."""
+    with Leases(SqlStore(engine), ttl=30) as leases:
+        yield leases
+
+
+def test_protect_tables(
+    run_page: RunPage, engine: Engine, leases: Leases, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The unguarded row is refused, the job's own is written, another job's is not."""
+    with leases.hold("orders/2", arm=[PostgresSink(engine)]) as lease:
+        run_page("docs/how-to/protect-tables.md", engine=engine, lease=lease)
+    assert capsys.readouterr().out.splitlines() == [
+        "sinkfence: INSERT on public.orders without a fencing token",
+        "orders/3",
+    ]
+    page = (ROOT / "docs/how-to/protect-tables.md").read_text()
+    with engine.begin() as conn:
+        assert conn.execute(text("SELECT job_id FROM orders")).scalars().all() == ["orders/2"]
+        repair, drop = (block.partition("```")[0] for block in page.split("```sql\n")[1:])
+        conn.exec_driver_sql(repair.replace("BEGIN;", "").replace("COMMIT;", ""))
+        assert doctor(conn).fenced
+        conn.exec_driver_sql(drop)
+        assert "no table is protected" in str(doctor(conn))
+
+
+def test_move_a_mixed_fleet(run_page: RunPage, engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    """The old client is counted, and refused in the end."""
+    with engine.begin() as conn:
+        conn.execute(text("CREATE TABLE orders (id bigint PRIMARY KEY, job_id text)"))
+
+    def old_client() -> None:
+        with engine.begin() as conn:
+            conn.execute(text("INSERT INTO orders VALUES (1, 'orders/1')"))
+
+    run_page("docs/how-to/move-a-mixed-fleet.md", engine=engine, old_client=old_client)
+    counted = "counts only (job_id='job_id'): 1 transactions would have been refused\n"
+    assert capsys.readouterr().out == counted
+    with pytest.raises(Exception, match="without a fencing token"):
+        old_client()
+
+
+def test_install_with_alembic(url: str, dsn: str, tmp_path: Path) -> None:
+    """The revision installs; the next autogeneration proposes to drop nothing."""
+    page = (ROOT / "docs/how-to/install-with-alembic.md").read_text()
+    revision, include = (block.partition("```")[0] for block in page.split("```python\n")[1:])
+    role = f"shop_{tmp_path.name[-20:].replace('-', '_')}"
+
+    def alembic(*arguments: str) -> str:
+        command = [sys.executable, "-m", "alembic", *arguments]
+        ran = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout + ran.stderr
+
+    alembic("init", "migrations")
+    (tmp_path / "migrations/versions/fence.py").write_text(revision.replace('"shop"', f'"{role}"'))
+    ini, env = tmp_path / "alembic.ini", tmp_path / "migrations/env.py"
+    ini.write_text(ini.read_text().replace("driver://user:pass@localhost/dbname", url.replace("%", "%%")))
+    metadata = f"import sqlalchemy\ntarget_metadata = sqlalchemy.MetaData()\n{include}"
+    text = env.read_text().replace("target_metadata = None", metadata)
+    env.write_text(
+        text.replace("connection=connection,", "connection=connection, include_name=include_name,")
+    )
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute(f'create role "{role}"')
+        try:
+            alembic("upgrade", "head")
+            proposed = alembic("revision", "--autogenerate", "-m", "next", "--rev-id", "next")
+            assert [line for line in proposed.splitlines() if "removed" in line] == [
+                "INFO  [alembic.autogenerate.compare.tables] Detected removed table 'orders'"
+            ]
+            report = doctor(admin)
+            assert report.fenced
+            assert "table public.orders: protected (job_id='job_id')" in str(report)
+            assert admin.execute(
+                "select pg_has_role(%s, 'sinkfence_writer', 'member')", (role,)
+            ).fetchone() == (True,)
+        finally:
+            admin.execute(f'drop owned by "{role}"; drop role "{role}"')
+
+
+def test_the_script_that_the_command_line_prints(dsn: str) -> None:
+    """`sinkfence schema postgres` prints what `install` runs, ready for psql."""
+    command = [sys.executable, "-c", "from sinkfence.cli import main; main()", "schema", "postgres"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert printed == installation.schema()
+    assert printed.endswith("end $install$;\n")
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute(printed)
+        assert doctor(conn).fenced
+
+
+def test_check_a_database(run_page: RunPage, engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    """A fenced database passes, its report is like the page's, and the marks are listed."""
+    PostgresSink(engine).arm(Token("invoice-42", 8, "worker-b:99ab"))
+    run_page("docs/how-to/check-a-database.md", engine=engine)
+    shown = capsys.readouterr().out
+    page = (
+        (ROOT / "docs/how-to/check-a-database.md").read_text().partition("```text\n")[2].partition("```")[0]
+    )
+    same = [line for line in page.splitlines() if line in shown.splitlines()]
+    assert len([line for line in same if line.startswith("  ok ")]) == 4
+    assert "\ninvoice-42 8 worker-b:99ab 20" in shown
+
+
+def test_restore_a_destination(run_page: RunPage, engine: Engine, leases: Leases) -> None:
+    """After it the stale owner is refused, whom the restored marks had let in; who holds the job goes on."""
+    with leases.hold("report") as stale:
+        old = stale.token
+    with leases.hold("report") as lease, leases.hold("never armed"):
+        PostgresSink(engine).arm(old)  # the restored database knows no more than this
+        with engine.connect() as conn, transaction(conn, old):
+            pass
+        with engine.connect() as conn, pytest.raises(NotArmed), transaction(conn, lease):
+            pass
+        run_page("docs/how-to/restore-a-destination.md", engine=engine, leases=leases)
+        with engine.connect() as conn, transaction(conn, lease):
+            pass
+        with engine.connect() as conn, pytest.raises(StaleToken), transaction(conn, old):
+            pass
+    with engine.connect() as conn:
+        assert [mark.job_id for mark in marks(conn)] == ["never armed", "report"]
