@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +12,8 @@ from typing import Any
 
 import psycopg
 import pytest
+from alembic import command
+from alembic.config import Config
 from sqlalchemy import Engine, text
 
 from sinkfence import Leases, NotArmed, StaleToken, Token
@@ -63,49 +67,45 @@ def test_move_a_mixed_fleet(run_page: RunPage, engine: Engine, capsys: pytest.Ca
         old_client()
 
 
-def test_install_with_alembic(url: str, dsn: str, tmp_path: Path) -> None:
-    """The revision installs; the next autogeneration proposes to drop nothing."""
+def test_install_with_alembic(url: str, dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The revision installs; the next autogeneration proposes to drop nothing of sinkfence."""
     page = (ROOT / "docs/how-to/install-with-alembic.md").read_text()
     revision, include = (block.partition("```")[0] for block in page.split("```python\n")[1:])
-    role = f"shop_{tmp_path.name[-20:].replace('-', '_')}"
-
-    def alembic(*arguments: str) -> str:
-        command = [sys.executable, "-m", "alembic", *arguments]
-        ran = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
-        assert ran.returncode == 0, ran.stderr
-        return ran.stdout + ran.stderr
-
-    alembic("init", "migrations")
-    (tmp_path / "migrations/versions/fence.py").write_text(revision.replace('"shop"', f'"{role}"'))
-    ini, env = tmp_path / "alembic.ini", tmp_path / "migrations/env.py"
-    ini.write_text(ini.read_text().replace("driver://user:pass@localhost/dbname", url.replace("%", "%%")))
-    metadata = f"import sqlalchemy\ntarget_metadata = sqlalchemy.MetaData()\n{include}"
-    text = env.read_text().replace("target_metadata = None", metadata)
-    env.write_text(
-        text.replace("connection=connection,", "connection=connection, include_name=include_name,")
-    )
+    role, scripts = f"shop_{secrets.token_hex(6)}", tmp_path / "migrations"
+    command.init(Config(tmp_path / "alembic.ini", stdout=io.StringIO()), str(scripts))
+    (scripts / "versions/fence.py").write_text(revision.replace('"shop"', f'"{role}"'))
+    env = (scripts / "env.py").read_text()
+    for old, new in (
+        ("target_metadata = None", f"import sqlalchemy\ntarget_metadata = sqlalchemy.MetaData()\n{include}"),
+        ("connection=connection,", "connection=connection, include_name=include_name,"),
+    ):
+        assert old in env
+        env = env.replace(old, new)
+    (scripts / "env.py").write_text(env)
+    config = Config(stdout=io.StringIO())  # without its file, which would set up logging for all of us
+    config.set_main_option("script_location", str(scripts))
+    config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
     with psycopg.connect(dsn, autocommit=True) as admin:
-        admin.execute(f'create role "{role}"')
+        admin.execute(f"create role {role}")
         try:
-            alembic("upgrade", "head")
-            proposed = alembic("revision", "--autogenerate", "-m", "next", "--rev-id", "next")
-            assert [line for line in proposed.splitlines() if "removed" in line] == [
-                "INFO  [alembic.autogenerate.compare.tables] Detected removed table 'orders'"
-            ]
+            command.upgrade(config, "head")
+            with caplog.at_level("INFO", logger="alembic"):
+                command.revision(config, "next", autogenerate=True)
+            proposed = [record.getMessage() for record in caplog.records]
+            assert [line for line in proposed if "removed" in line] == ["Detected removed table 'orders'"]
             report = doctor(admin)
             assert report.fenced
             assert "table public.orders: protected (job_id='job_id')" in str(report)
-            assert admin.execute(
-                "select pg_has_role(%s, 'sinkfence_writer', 'member')", (role,)
-            ).fetchone() == (True,)
+            granted = admin.execute("select pg_has_role(%s, 'sinkfence_writer', 'member')", (role,))
+            assert granted.fetchone() == (True,)
         finally:
-            admin.execute(f'drop owned by "{role}"; drop role "{role}"')
+            admin.execute(f"drop owned by {role}; drop role {role}")
 
 
 def test_the_script_that_the_command_line_prints(dsn: str) -> None:
     """`sinkfence schema postgres` prints what `install` runs, ready for psql."""
-    command = [sys.executable, "-c", "from sinkfence.cli import main; main()", "schema", "postgres"]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    program = [sys.executable, "-c", "from sinkfence.cli import main; main()", "schema", "postgres"]
+    printed = subprocess.run(program, check=True, capture_output=True, text=True).stdout
     assert printed == installation.schema()
     assert printed.endswith("end $install$;\n")
     with psycopg.connect(dsn, autocommit=True) as conn:
