@@ -155,8 +155,10 @@ class Call:
             )
         return pause
 
-    def failed(self, error: Exception, *, sent: bool) -> float:
+    def failed(self, error: Exception, *, sent: bool, hopeless: bool = False) -> float:
         """Return the seconds to wait before the next attempt, after one that got no answer.
+
+        `hopeless` says that it was not sent, and that the next one would not be, either.
 
         Raises:
             OutcomeUnknown: it may have been applied, and can't be repeated (any more).
@@ -165,7 +167,7 @@ class Call:
         self.unknown = self.unknown or sent
         # What never left us is safe to send again. What may have arrived is not, without a key: the first
         # may still be on its way, and its effect would come twice.
-        if not sent or (self.repeatable and self.rewindable):
+        if not hopeless and (not sent or (self.repeatable and self.rewindable)):
             pause = self._pause(0.0)
             if pause is not None:
                 return pause

@@ -119,15 +119,15 @@ def _whole(httpx: Any, response: Any, raw: bytes) -> Any:
 
 def _failed(httpx: Any, call: Call, request: Any, error: Any, heard: bool) -> float:
     error.request = request  # the caller's, which carries no token
-    # Not one byte of the request can have left where no connection came about. Who can't prove who it is, and
-    # an address that is none, will be the same the next time.
+    # Not one byte of the request can have left where no connection came about.
     never = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
-    if isinstance(error, httpx.UnsupportedProtocol) or _unverified(error):
-        raise error
-    return call.failed(error, sent=heard or not isinstance(error, never))
+    unsent = not heard and isinstance(error, never)
+    hopeless = isinstance(error, httpx.UnsupportedProtocol) or (unsent and _unverified(error))
+    return call.failed(error, sent=not (unsent or hopeless), hopeless=hopeless)
 
 
 def _unverified(error: BaseException | None) -> bool:
+    """Whether the service could not prove who it is: it will be no other the next time."""
     while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
         error = error.__cause__ or error.__context__
     return error is not None

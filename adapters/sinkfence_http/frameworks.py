@@ -74,6 +74,8 @@ class DjangoRefusals:
 
     def process_exception(self, request: Any, exception: Exception) -> Any:
         """Return the answer to a refusal, None to anything else."""
+        if not isinstance(exception, SinkfenceError):
+            return None
         scope = request.scope if hasattr(request, "scope") else request.environ
         answer = _answer(scope, exception)
         if answer is None:
@@ -90,7 +92,7 @@ def _answer_of_flask(error: SinkfenceError) -> Any:
     return flask.Response(answer.body, answer.status, answer.headers)
 
 
-def _answer(request: Mapping[str, Any], error: Exception) -> Answer | None:
+def _answer(request: Mapping[str, Any], error: SinkfenceError) -> Answer | None:
     passage = request.get(PASSAGE)
     if isinstance(passage, Passage):
         return passage.refusal(error, started=False)

@@ -133,9 +133,8 @@ def _call(
         except (requests.RequestException, HTTPError) as error:
             if isinstance(error, requests.RequestException):
                 error.request = request  # the caller's, which carries no token
-            if isinstance(error, _NOWHERE) or _unverified(error):
-                raise
-            pause = call.failed(error, sent=heard or not _unsent(error))
+            hopeless = isinstance(error, _NOWHERE) or _unverified(error)
+            pause = call.failed(error, sent=heard or not (hopeless or _unsent(error)), hopeless=hopeless)
         time.sleep(pause)
 
 

@@ -23,6 +23,7 @@ from cryptography.x509.oid import NameOID
 
 from sinkfence import GenerationConflict, LeaseLost, NotEnforced, OutcomeUnknown, StaleToken, Token
 from sinkfence_http import httpx2_transport, httpx_transport, requests_adapter
+from sinkfence_http.calls import Caller
 from sinkfence_http.requests_adapter import FencedAdapter
 
 TOKEN = Token("invoice-42", 8, "b:1")
@@ -533,3 +534,13 @@ def test_arming_that_gets_no_answer_is_unknown(arm, scripted):
         arm(scripted(*[None] * 9), Lease(left=0.3))
     with pytest.raises(OutcomeUnknown):
         arm(scripted(*[BUSY] * 9), Lease(left=0.3))
+
+
+def test_a_service_that_is_no_longer_itself_leaves_what_was_sent_unknown():
+    """The first attempt got no answer, the second meets a stranger's certificate: not the library's error."""
+    call = Caller(TOKEN, None).begin("POST", KEY["Idempotency-Key"], rewindable=True)
+    call.attempt()
+    assert call.failed(ConnectionResetError(), sent=True) > 0
+    call.attempt()
+    with pytest.raises(OutcomeUnknown):
+        call.failed(ssl.SSLCertVerificationError(), sent=False, hopeless=True)
