@@ -7,6 +7,10 @@ from mutants.mutant import Edit, Mutant
 PLAN = "adapters/sinkfence_s3/plan.py"
 WRITES = "adapters/sinkfence_s3/writes.py"
 OBJECTS = "adapters/sinkfence_s3/objects.py"
+UPLOADS = "adapters/sinkfence_s3/uploads.py"
+PUTS = "adapters/sinkfence_s3/puts.py"
+ORPHANS = "adapters/sinkfence_s3/orphans.py"
+DATA = "adapters/sinkfence_s3/data.py"
 MARKS = "src/sinkfence/marks.py"
 
 S3: tuple[Mutant, ...] = (
@@ -181,6 +185,72 @@ S3: tuple[Mutant, ...] = (
                 WRITES,
                 "if not fresh and not isinstance(step, Send):",
                 "if not fresh and step is None:",
+            ),
+        ),
+    ),
+    Mutant(
+        "register swapped before its data is there",
+        "s3.data_under_way",
+        "D7",
+        "readers find nothing for as long as the upload takes, and for ever if its owner dies in between",
+        (
+            Edit(
+                UPLOADS,
+                "persist(partial(self._exchange.send, client.put_object, Body=body, **extra), self._look)",
+                "self.late = partial(self._exchange.send, client.put_object, Body=body, **extra)",
+            ),
+            Edit(
+                PUTS,
+                "        if outcome.repeated:\n",
+                "        getattr(upload, 'late', int)()\n        if outcome.repeated:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "data objects that are written twice",
+        "s3.long_takeover",
+        "D6",
+        "the register of the content before shows what was refused",
+        (Edit(DATA, 'f"{generation}-{secrets.token_hex(16)}"', 'f"{generation}-data"'),),
+    ),
+    Mutant(
+        "collect takes the current generation",
+        "s3.collected",
+        "D5",
+        "data that was sent and is about to be named is gone when it is, and the put is reported as done",
+        (Edit(ORPHANS, "generation < seen", "generation <= seen"),),
+    ),
+    Mutant(
+        "collect takes what the register names",
+        "s3.collected",
+        "D7",
+        "a new owner's cleaning up removes the content that it has found",
+        (Edit(ORPHANS, " and name != named", ""),),
+    ),
+    Mutant(
+        "data removed after an unknown outcome",
+        "s3.nothing_read_back",
+        "D7",
+        "the register was applied after all, and names what its owner has taken back",
+        (
+            Edit(
+                PUTS,
+                "(Conflict, IdempotencyMismatch, JobMismatch, LeaseLost, StaleToken)",
+                "SinkfenceError",
+            ),
+        ),
+    ),
+    Mutant(
+        "tombstone that forgets the fence",
+        "s3.deleted",
+        "D9",
+        "with the register its mark is gone: an old owner's first put, on its way since long, makes it anew",
+        (
+            Edit(
+                OBJECTS,
+                "        if outcome.replaced is not None and isinstance(outcome.replaced.body, Data):\n",
+                "        self._handle.exchange().send(self._handle.store.client.delete_object)\n"
+                "        if outcome.replaced is not None and isinstance(outcome.replaced.body, Data):\n",
             ),
         ),
     ),

@@ -14,6 +14,10 @@ from sinkfence.tokens import Token
 from sinkfence_s3 import FencedBucket
 
 NAME = "report"
+LONG = 300 * 1024
+"""Bytes: more than a register holds."""
+BESIDE = ".d/"
+"""In the key of what lies beside a register."""
 
 
 class Desk:
@@ -27,13 +31,20 @@ class Desk:
         self.scene = Scene(self.truth)
 
     def object(self, client: int) -> Any:
-        return FencedBucket(self.clients[client], self.bucket, prefix=self.prefix, probe="never").object(NAME)
+        return self.fenced(client).object(NAME)
+
+    def fenced(self, client: int) -> Any:
+        return FencedBucket(self.clients[client], self.bucket, prefix=self.prefix, probe="never")
 
     def body(self, token: Token, attempt: str, text: bytes = b"") -> bytes:
         """What this attempt puts."""
         body = text or attempt.encode()
         self.written[body] = token, attempt
         return body
+
+    def long(self, token: Token, attempt: str) -> bytes:
+        """What this attempt puts, too long for a register."""
+        return self.body(token, attempt, attempt.encode().ljust(LONG))
 
     def truth(self) -> list[Effect]:
         """What stands there, read without the library's reader, if it is another put's than before."""
@@ -48,11 +59,23 @@ class Desk:
             # No put can do that.
             gone, self.last = self.last is not None, None
             return [Effect(header["generation"], header["owner"], "nothing")] if gone else []
-        if self.last == (frame[end:], header["content_seq"]):
+        content = frame[end:] if header["content"] == "inline" else self.beside(header["data"])
+        if self.last == (content, header["content_seq"]):
             return []
-        self.last = frame[end:], header["content_seq"]
-        token, attempt = self.written[frame[end:]]
+        self.last = content, header["content_seq"]
+        if content not in self.written:  # nobody has put that
+            return [Effect(header["generation"], header["owner"], "nothing")]
+        token, attempt = self.written[content]
         return [Effect(token.generation, token.owner, attempt, header["content_seq"])]
+
+    def beside(self, name: str) -> bytes:
+        """What the register names, if it is there."""
+        client = self.clients[1]
+        try:
+            found = client.get_object(Bucket=self.bucket, Key=self.key + BESIDE + name)
+        except client.exceptions.NoSuchKey:
+            return b""
+        return bytes(found["Body"].read())
 
     def first_tenure(self, generation: int = 1) -> tuple[Token, Any]:
         token, report = self.scene.issued(generation, "A"), self.object(0)
@@ -63,12 +86,13 @@ class Desk:
         return token, report
 
     @contextmanager
-    def sending(self, act: Callable[[Any], None]) -> Generator[None]:
-        """Have the first client do this once, when its next PutObject is made and not yet sent."""
+    def sending(self, act: Callable[[Any], None], *, beside: bool = False) -> Generator[None]:
+        """Have the first client do this once, when its next PutObject, of a register or of what is to lie
+        beside one, is made and not yet sent."""
         acts = [act]
 
         def before_send(request: Any, **_: object) -> None:
-            if acts:
+            if acts and (BESIDE in request.url) == beside:
                 acts.pop()(request)
 
         events = self.clients[0].meta.events
@@ -77,6 +101,20 @@ class Desk:
             yield
         finally:
             events.unregister("before-send.s3.PutObject", before_send)
+
+    @contextmanager
+    def silent(self) -> Generator[None]:
+        """Have the first client read nothing."""
+
+        def before_send(request: Any, **_: object) -> None:
+            lost(request)
+
+        events = self.clients[0].meta.events
+        events.register("before-send.s3.GetObject", before_send)
+        try:
+            yield
+        finally:
+            events.unregister("before-send.s3.GetObject", before_send)
 
 
 def lost(request: Any) -> None:

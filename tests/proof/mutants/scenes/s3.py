@@ -8,7 +8,7 @@ from typing import Any
 from botocore.httpsession import URLLib3Session
 
 from mutants.scenes import Ground, Scene
-from mutants.scenes.desks import Desk, lost
+from mutants.scenes.desks import NAME, Desk, lost
 from sinkfence.errors import Conflict, OutcomeUnknown, StaleToken
 from sinkfence.tokens import Token
 
@@ -179,4 +179,83 @@ def same_number(ground: Ground) -> Scene:
         desk.object(1).arm(b)
     with scene.late(b) as attempt:
         desk.object(1).put(desk.body(b, attempt), b)
+    return scene
+
+
+def long_takeover(ground: Ground) -> Scene:
+    """A has sent its data, and its register is under way; B arms, and does no more; A's register arrives."""
+    desk = Desk(ground)
+    scene, (a, report) = desk.scene, desk.first_tenure()
+    with scene.rightful(a) as attempt:
+        report.put(desk.long(a, attempt), a)
+    b = scene.issued(2, "B")
+
+    def successor(_: object) -> None:
+        with scene.arming(b):
+            desk.object(1).arm(b)
+        scene.look()
+
+    with desk.sending(successor), scene.late(a) as attempt:
+        report.put(desk.long(a, attempt), a)
+    return scene
+
+
+def data_under_way(ground: Ground) -> Scene:
+    """A's data is under way, and somebody reads."""
+    desk = Desk(ground)
+    scene, (a, report) = desk.scene, desk.first_tenure()
+    with desk.sending(lambda _: scene.look(), beside=True), scene.rightful(a) as attempt:
+        report.put(desk.long(a, attempt), a)
+    return scene
+
+
+def collected(ground: Ground) -> Scene:
+    """A has sent its data, and its register is under way, when somebody collects; B arms, and collects."""
+    desk = Desk(ground)
+    scene, (a, report) = desk.scene, desk.first_tenure()
+
+    def collector(_: object) -> None:
+        desk.fenced(1).collect(NAME)
+
+    with desk.sending(collector), scene.rightful(a) as attempt:
+        report.put(desk.long(a, attempt), a)
+    b = scene.issued(2, "B")
+    with scene.arming(b):
+        desk.object(1).arm(b)
+    desk.fenced(1).collect(NAME)
+    scene.look()
+    return scene
+
+
+def deleted(ground: Ground) -> Scene:
+    """A is about to create the object; B arms, puts and deletes; A's create arrives."""
+    desk = Desk(ground)
+    scene, a = desk.scene, desk.scene.issued(1, "A")
+    b = scene.issued(2, "B")
+
+    def successor(_: object) -> None:
+        other = desk.object(1)
+        with scene.arming(b):
+            other.arm(b)
+        other.put(b"soon gone", b)
+        other.delete(b)
+
+    with desk.sending(successor), scene.late(a) as attempt:
+        desk.object(0).put(desk.body(a, attempt), a)
+    return scene
+
+
+def nothing_read_back(ground: Ground) -> Scene:
+    """A's register is applied, its answer is lost, and nothing can be read: nobody can tell A."""
+    desk = Desk(ground)
+    scene, (a, report) = desk.scene, desk.first_tenure()
+
+    def applied(request: Any) -> None:
+        URLLib3Session().send(request)
+        lost(request)
+
+    with suppress(OutcomeUnknown), scene.writing(a) as attempt:
+        with desk.sending(applied), desk.silent():
+            report.put(desk.long(a, attempt), a)
+    scene.look()
     return scene
