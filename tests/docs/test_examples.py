@@ -43,6 +43,7 @@ RUN_HERE = {
     "docs/how-to/check-a-bucket.md",
     "docs/how-to/check-your-own-sink.md",
     "docs/how-to/do-a-step-once.md",
+    "docs/how-to/guard-each-kind-of-writer.md",
     "docs/how-to/guard-your-transactions.md",
     "docs/how-to/hold-a-lease.md",
     "docs/how-to/keep-the-generation-in-rows.md",
@@ -291,6 +292,16 @@ def test_keep_the_generation_in_rows(run_page: RunPage, engine: Engine) -> None:
     run_page("docs/how-to/keep-the-generation-in-rows.md", engine=engine, lease=ours, successor=successor)
     assert entries(engine, "invoice", "total") == [41, 7]
     assert entries(engine, "invoice", "deleted_at IS NULL") == [True, False]
+
+
+def test_guard_each_kind_of_writer(run_page: RunPage, engine: Engine, dsn: str) -> None:
+    """Each kind of writer commits its row."""
+    ours = Token("reports/latest", 7, "worker-a:1f0c")
+    PostgresSink(engine).arm(ours)
+    names = run_page("docs/how-to/guard-each-kind-of-writer.md", engine=engine, dsn=dsn, lease=ours)
+    with names["app"].app_context():
+        names["db"].engine.dispose()
+    assert len(entries(engine)) == 7
 
 
 def test_guard_your_transactions(run_page: RunPage, engine: Engine, dsn: str) -> None:
