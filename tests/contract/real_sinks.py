@@ -11,11 +11,13 @@ from urllib.parse import quote
 
 import psycopg_pool
 import requests
+import sqlalchemy
+from sqlalchemy.orm import sessionmaker
 
 from sinkfence.marks import MemoryMarks, admit
 from sinkfence.testing import SinkCapabilities
 from sinkfence_http.requests_adapter import FencedAdapter, HttpSink
-from sinkfence_postgres import PostgresSink, transaction
+from sinkfence_postgres import PostgresSink, bind, guard, once, transaction, translated
 from sinkfence_s3 import FencedBucket
 
 TABLE = "create table effect (seq bigserial, job text, value text)"
@@ -73,6 +75,54 @@ class Postgres:
         with self.pool.connection() as conn:
             rows = conn.execute("select value from effect where job = %s order by seq", (job_id,)).fetchall()
             return [value for (value,) in rows]
+
+
+class Locked(Postgres):
+    """The same by guard(lock=True): a writer that stands still keeps its successor from arming."""
+
+    capabilities = SinkCapabilities(atomic=True, durable=True, concurrent=True, needs_arm=True, history=True)
+
+    def write(self, sink, bearer, value, step, between):
+        with self.pool.connection() as conn:
+            guard(conn, bearer, lock=True)
+            conn.execute(INSERT, (bearer.token.job_id, value))
+            between()
+            with translated():
+                conn.commit()
+
+
+class Once(Postgres):
+    """The same with the ledger: a step has one effect."""
+
+    capabilities = SinkCapabilities(
+        atomic=True, durable=True, nonblocking=True, concurrent=True, keys=True, needs_arm=True, history=True
+    )
+
+    def write(self, sink, bearer, value, step, between):
+        with sink.begin(bearer) as conn:
+
+            def call():
+                conn.execute(INSERT, (bearer.token.job_id, value))
+
+            if step is None:
+                call()
+            else:
+                once(conn, bearer, step, call)
+            between()
+
+
+class Bound(Postgres):
+    """The same by sessions that are bound to their bearer."""
+
+    def __init__(self, pool: psycopg_pool.ConnectionPool, engine: sqlalchemy.Engine):
+        super().__init__(pool)
+        self.engine = engine
+
+    def write(self, sink, bearer, value, step, between):
+        with bind(sessionmaker(self.engine), bearer).begin() as session:
+            insert = sqlalchemy.text("insert into effect (job, value) values (:job, :value)")
+            session.execute(insert, {"job": bearer.token.job_id, "value": value})
+            between()
 
 
 class S3:

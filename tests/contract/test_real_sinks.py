@@ -9,7 +9,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 import psycopg
 import psycopg_pool
 import pytest
-from real_sinks import S3, TABLE, Door, LongS3, Memory, OpenS3, Postgres, application
+import sqlalchemy
+from real_sinks import S3, TABLE, Bound, Door, Locked, LongS3, Memory, Once, OpenS3, Postgres, application
 
 import sinkfence_postgres
 from sinkfence.testing import exercise_sink
@@ -79,6 +80,31 @@ def test_memory():
 def test_postgres(table):
     """PostgresSink: armed, written to in guarded transactions."""
     report = exercise_sink(table, examples=10)
+    report.check()
+    assert not_run(report) == KEYS
+
+
+def test_postgres_with_a_lock(table):
+    """guard(lock=True) keeps the same promises, but that nobody is kept waiting."""
+    report = exercise_sink(Locked(table.pool), examples=2)
+    report.check()
+    assert not_run(report) == KEYS | {"L2 arm-not-kept-waiting"}
+
+
+def test_postgres_once(table):
+    """The ledger keeps the promises of keys as well, but that it compares the names of steps alone."""
+    report = exercise_sink(Once(table.pool), examples=2)
+    assert [result.promise for result in report.failed] == ["D4 other-content-refused"]
+    assert not_run(report) == {"D8 duplicate-raises-mark"}  # an unarmed write is refused
+
+
+def test_postgres_by_bound_sessions(table):
+    """Sessions that are bound to a bearer keep the same promises."""
+    engine = sqlalchemy.create_engine(
+        "postgresql+psycopg://", creator=lambda: psycopg.connect(table.pool.conninfo), pool_size=16
+    )
+    report = exercise_sink(Bound(table.pool, engine), examples=2)
+    engine.dispose()
     report.check()
     assert not_run(report) == KEYS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from mutants import HTTP, LEASES, MUTANTS, POSTGRES, S3
+from mutants import HTTP, LEASES, MODES, MUTANTS, POSTGRES, S3
 from mutants.mutant import ROOT, Copy, Edit
 
 from sinkfence.demo.servers.postgres import postgres
@@ -147,6 +147,7 @@ def table(heading):
     [
         ("In the lease store and its manager", LEASES),
         ("In PostgreSQL", POSTGRES),
+        ("In the other ways to write to PostgreSQL", MODES),
         ("In S3, and in the rule that it applies", S3),
         ("At an HTTP service's door, and in its caller", HTTP),
     ],

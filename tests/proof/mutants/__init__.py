@@ -2,8 +2,9 @@
 
 from mutants.http import HTTP
 from mutants.leases import LEASES
+from mutants.modes import MODES
 from mutants.mutant import Mutant
 from mutants.postgres import POSTGRES
 from mutants.s3 import S3
 
-MUTANTS: tuple[Mutant, ...] = (*LEASES, *POSTGRES, *S3, *HTTP)
+MUTANTS: tuple[Mutant, ...] = (*LEASES, *POSTGRES, *MODES, *S3, *HTTP)

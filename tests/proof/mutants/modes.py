@@ -1,0 +1,166 @@
+"""Mutants of the other ways to write to PostgreSQL: protected tables, done once, rows, bound sessions."""
+
+from __future__ import annotations
+
+from mutants.mutant import Edit, Mutant
+
+PROTECT = "adapters/sinkfence_postgres/schema/protect.sql"
+ROW = "adapters/sinkfence_postgres/schema/rows.sql"
+ROWS = "adapters/sinkfence_postgres/rows.py"
+LEDGER = "adapters/sinkfence_postgres/ledger.py"
+BINDING = "adapters/sinkfence_postgres/binding.py"
+
+INSERT = "        if not connections.run(tx_, entry.insert()):\n"
+RECALL = "            return entry.recall(*connections.run(tx_, entry.select())[0])\n"
+
+MODES: tuple[Mutant, ...] = (
+    Mutant(
+        "an unguarded write let into a protected table",
+        "modes.unguarded",
+        "D9",
+        "the one program that was forgotten writes as before, and late",
+        (Edit(PROTECT, "when ((%s) is not true) execute", "when ((%s) is false) execute"),),
+    ),
+    Mutant(
+        "a row of another job let in",
+        "modes.other_job",
+        "D2",
+        "whoever is guarded for any job writes to the rows of all",
+        (
+            Edit(
+                PROTECT,
+                "from unnest(w.sides) side where job_id is not null",
+                "from unnest(w.sides) side where job_id is null",
+            ),
+        ),
+    ),
+    Mutant(
+        "a guard of an earlier transaction believed",
+        "modes.guarded_before",
+        "D9",
+        "what a session keeps from its last transaction lets it write for ever",
+        (
+            Edit(
+                PROTECT,
+                "$t$starts_with(current_setting('sinkfence.held', true), "
+                "pg_current_xact_id_if_assigned()::text || E'\\n')$t$",
+                "$t$current_setting('sinkfence.held', true) <> ''$t$",
+            ),
+        ),
+    ),
+    Mutant(
+        "the ledger not heeded",
+        "modes.repeated",
+        "D4",
+        "a new owner repeats what the old one has done",
+        (Edit(LEDGER, INSERT, INSERT.replace("if not", "if None is")),),
+        promise="D4 duplicate-across-owners",
+    ),
+    Mutant(
+        "the ledger read before it is written",
+        "modes.together",
+        "D4",
+        "two transactions that come to a step at once both do it",
+        (
+            Edit(
+                LEDGER,
+                INSERT + RECALL,
+                '        select = __import__("dataclasses").replace(entry.select(), rows=None)\n'
+                "        if known := connections.run(tx_, select):\n"
+                "            return entry.recall(*known[0])\n"
+                "        connections.run(tx_, entry.insert())\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "the entry of a failed step kept",
+        "modes.failed_step",
+        "D5",
+        "a step that was never done counts as done",
+        (
+            Edit(
+                LEDGER,
+                "    with translating(attempt), connections.savepoint(tx_):\n        if not",
+                "    with translating(attempt):\n        if not",
+            ),
+        ),
+    ),
+    Mutant(
+        "whose key it is not compared",
+        "modes.key_of_another",
+        "D5",
+        "the result of something else is taken for one's own",
+        (Edit(LEDGER, "        if fingerprint != self.step:\n", "        if False:\n"),),
+    ),
+    Mutant(
+        "once without a guard",
+        "modes.once_unguarded",
+        "D9",
+        "a late worker does the steps that its successor hasn't come to",
+        (
+            Edit(LEDGER, '            " FROM sinkfence.confirm(:job_id, :generation, :owner)"\n', ""),
+            Edit(
+                LEDGER,
+                '                "job_id": self.token.job_id,\n'
+                '                "generation": self.token.generation,\n'
+                '                "owner": self.token.owner,\n',
+                '                "generation": self.token.generation,\n',
+            ),
+        ),
+    ),
+    Mutant(
+        "a row's generation not compared",
+        "modes.rows",
+        "D1",
+        "a late write overwrites what the successor has written",
+        (Edit(ROW, "    if seen > generation then\n", "    if seen > 999999999999999 then\n"),),
+    ),
+    Mutant(
+        "strict > for rows",
+        "modes.rows",
+        "L1",
+        "an owner writes a row once, and never again",
+        (Edit(ROW, "    if seen > generation then\n", "    if seen >= generation then\n"),),
+    ),
+    Mutant(
+        "a delete that deletes",
+        "modes.deleted_row",
+        "D1",
+        "a row that is gone can't refuse, and a late upsert brings it back",
+        (
+            Edit(
+                ROWS,
+                "    result = statement\n    if isinstance(statement, Delete):\n",
+                "    if isinstance(statement, Delete):\n        return statement\n"
+                "    result = statement\n    if isinstance(statement, Delete):\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a tombstone passed over",
+        "modes.deleted_row",
+        "L3",
+        "a late worker is told that its row is missing, and makes it anew",
+        (
+            Edit(
+                ROWS,
+                "result.where(or_(tombstone.is_(None), newer))",
+                "result.where(or_(tombstone.is_(None), newer.is_(None)))",
+            ),
+        ),
+    ),
+    Mutant(
+        "a bound session without its guard",
+        "modes.bound",
+        "D9",
+        "what is said of all its transactions holds for none",
+        (Edit(BINDING, "            guard(conn, bearer)\n", ""),),
+    ),
+    Mutant(
+        "a bound session's refusal not understood",
+        "modes.bound",
+        "L3",
+        "the worker sees a driver's error, takes it for a passing one, and tries again",
+        (Edit(BINDING, "            _listen(conn, statements.shown([bearer]))\n", ""),),
+    ),
+)
