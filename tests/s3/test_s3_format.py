@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sinkfence.errors import SchemaMismatch
 from sinkfence.tokens import Token
 from sinkfence_s3 import plan
+from sinkfence_s3.data import Data
 from sinkfence_s3.register import MAGIC, MAX_HEADER, MAX_INLINE, Content, decode, encode
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "s3-object-format.md"
@@ -33,7 +34,7 @@ def documented():
     assert len(code.splitlines()) <= 24
     names = {}
     exec(code, names)
-    return lambda frame: names["read_register"]({"k": frame}.__getitem__, "k")
+    return lambda frame, data={}: names["read_register"]((data | {"k": frame}).__getitem__, "k")
 
 
 @given(token=tokens, body=st.binary(max_size=200))
@@ -108,14 +109,40 @@ def test_the_largest_register_fits(documented):
     assert len(register.ring) == 64
 
 
+OUTSIDE = Content(Data("7-w", 300_000), "text/plain", "0" * 64, 0)
+
+
+@given(token=tokens, body=st.binary(max_size=200))
+def test_a_register_that_names_data_is_read(documented, token, body):
+    """Its frame ends with the header; a reader finds where the content is, and what it must be."""
+    name = f"{token.generation}-w"
+    content = Content(Data(name, len(body)), None, hashlib.sha256(body).hexdigest(), 0)
+    register = plan.put(token, None, "w1", content, tag=None, expect=None).register
+    assert decode(encode(register), "k") == register
+    assert documented(encode(register), {f"k.d/{name}": body})[1] == body
+    with pytest.raises(ValueError, match="damaged"):
+        documented(encode(register), {f"k.d/{name}": body + b"x"})
+
+
+def test_a_deleted_object_is_one_without_content(documented, fenced, s3_client, bucket_name, prefix):
+    """A tombstone is what an armed register is, and its write has no digest in the ring."""
+    token = Token("j", 2, "b:1")
+    fenced.object("r").put(b"x", token)
+    fenced.object("r").delete(token, step="retire")
+    frame = s3_client.get_object(Bucket=bucket_name, Key=prefix + "r")["Body"].read()
+    header, inline = documented(frame)
+    assert (header["content"], header["content_seq"], header["size"], inline) == ("none", 0, 0, None)
+    assert header["ring"][-1][2:] == [token.key("retire"), 2, None]
+
+
 def test_no_two_registers_are_the_same_bytes():
     """Equal content under the same token still gives other bytes: the write id is in them."""
     token = Token("j", 1, "a:1")
     assert encode(written(token, b"x", write_id="w1")) != encode(written(token, b"x", write_id="w2"))
 
 
-def damaged(**changes):
-    frame = encode(written(Token("j", 7, "a:1"), b"x"))
+def damaged(register=None, **changes):
+    frame = encode(register or written(Token("j", 7, "a:1"), b"x"))
     end = 12 + int.from_bytes(frame[8:12], "big")
     header = json.loads(frame[12:end]) | changes
     header = {name: value for name, value in header.items() if value is not ...}
@@ -160,6 +187,33 @@ def test_a_header_that_breaks_a_rule_is_refused(changes):
     """Missing, mistyped, out of range, or contradicting itself."""
     with pytest.raises(SchemaMismatch, match="Nothing was overwritten"):
         decode(damaged(**changes), "k")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *(
+            {"data": each}
+            for each in (..., None, 7, "", "7", "7-", "-w", "0-w", "07-w", "8-w", "x-w", "7-a/b")
+        ),
+        {"data": "1234567890123456-w"},
+        {"data": "7-" + "w" * 65},
+        *({"sha256": each} for each in (..., None, 5, "0" * 63, "F" * 64)),
+        *({"size": each} for each in (..., None, -1, True, "1", 10**15)),
+        {"content_seq": 0},
+        {"content": "inline"},
+        {"content": "none"},
+    ],
+    ids=repr,
+)
+def test_a_name_of_data_that_breaks_a_rule_is_refused(changes):
+    """No path out of the folder, no data of a generation that has not been, no digest that is none."""
+    register = plan.put(Token("j", 7, "a:1"), None, "w1", OUTSIDE, tag="sf1-x", expect=None).register
+    assert decode(damaged(register), "k") == register
+    with pytest.raises(SchemaMismatch, match="Nothing was overwritten"):
+        decode(damaged(register, **changes), "k")
+    with pytest.raises(SchemaMismatch):
+        decode(damaged(register) + b"x", "k")
 
 
 @pytest.mark.parametrize("changes", [{"format": 2}, {"format": 99, "ring": "new"}, {"content": "elsewhere"}])

@@ -62,6 +62,34 @@ def test_what_never_arrived_is_sent_again_and_at_last_unknown(fenced, through, p
         through.put_once("k2", b"x", step="s")
 
 
+def test_files_and_streams_of_any_length_are_put_in_one_request(
+    fenced, through, proxy, s3_client, bucket_name, prefix, tmp_path
+):
+    """More than 8 MiB lies in a temporary file meanwhile, and is whole when it is sent again."""
+    content = bytes(range(256)) * 4096 * 9
+    (tmp_path / "body").write_bytes(b"head" + content)
+    with (tmp_path / "body").open("rb") as file:
+        file.seek(4)
+        for number, body in enumerate((content, file, iter([content[:7], content[7:]]))):
+            proxy.once("PUT", "reset")
+            written = through.put_once(f"k{number}", body, step="s")
+            assert (written.repeated, written.requests) == (False, 3)
+            there = s3_client.get_object(Bucket=bucket_name, Key=f"{prefix}k{number}")["Body"].read()
+            assert there == content
+    assert fenced.put_once("k1", iter([content]), step="s").repeated
+    with pytest.raises(IdempotencyMismatch):
+        fenced.put_once("k1", content[1:], step="s")
+
+
+def test_a_body_that_is_too_long_is_refused(fenced, monkeypatch, count):
+    """5 GiB is what S3 takes in one request; nothing is sent of what is longer."""
+    monkeypatch.setattr("sinkfence_s3.once.MAX_ONCE", 10)
+    with pytest.raises(ValueError, match="5 GiB"):
+        fenced.put_once("k", iter([b"x" * 11]), step="s")
+    assert count == []
+    fenced.put_once("k", b"x" * 10, step="s")
+
+
 @pytest.mark.parametrize("step", ["", "x" * 201, "a\nb"])
 def test_a_malformed_step_is_refused(fenced, step, count):
     """Before any request."""

@@ -67,6 +67,34 @@ def test_a_repetition_by_a_newer_owner_raises_the_mark_and_keeps_the_content():
     assert send.register.last.tag is None
 
 
+def test_a_deletion_takes_the_content_and_leaves_mark_and_ring():
+    """Fence first, then the step; where nothing is there it is an arming."""
+    send = plan.delete(B, BY_B, "w2", tag=None)
+    assert (send.register.content, send.register.token, len(send.register.ring)) == (None, B, 2)
+    assert (send.register.last.tag, send.register.last.digest) == (None, None)
+    gone = Seen(send.register, '"w2"')
+    assert isinstance(plan.delete(B, gone, "w3", tag=None), plan.Done)
+    assert plan.delete(C, gone, "w3", tag=None).register.token == C
+    assert plan.delete(B, gone, "w3", tag="d").register.last.tag == "d"
+    assert put(B, gone, b"y", None, 0, "w3").register.content.seq == 3
+    with pytest.raises(IdempotencyMismatch):
+        plan.delete(B, BY_B, "w2", tag="t")
+    with pytest.raises(StaleToken):
+        plan.delete(A, BY_B, "w2", tag="t")
+
+
+def test_what_becomes_of_a_put_is_foreseen_without_its_content():
+    """As far as it goes: the fence, whether the step is known, and else what is expected."""
+    assert plan.foresee(B, BY_B, tag="t", expect=99)
+    assert not plan.foresee(B, BY_B, tag="u", expect=1)
+    assert not plan.foresee(A, None, tag="t", expect=0)
+    with pytest.raises(Conflict):
+        plan.foresee(B, BY_B, tag="u", expect=0)
+    for token, error in ((A, StaleToken), (TWIN, GenerationConflict), (STRANGER, JobMismatch)):
+        with pytest.raises(error):
+            plan.foresee(token, BY_B, tag="t", expect=99)
+
+
 def test_arming_again_sends_nothing():
     """Armed or written by this owner: the mark is there."""
     assert isinstance(plan.arm(B, BY_B, "w2"), plan.Done)
