@@ -100,7 +100,7 @@ def make_app() -> "typer.Typer":
         """Print the SQL that makes a PostgreSQL database refuse a stale owner, as `install(conn)` runs it.
 
         One statement, to be run by a superuser or a role that may create roles and schemas. To run it again
-        is harmless, and upgrades: sinkfence schema postgres | psql -v ON_ERROR_STOP=1 -1
+        is harmless, and upgrades.
         """
         from sinkfence_postgres.installation import schema as script
 
