@@ -9,6 +9,15 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
+try:
+    import greenlet as _greenlet
+except ImportError as missing:
+    raise ImportError(
+        f"SQLAlchemy awaits by greenlet ({missing}): pip install 'sinkfence[asyncio]'"
+    ) from None
+del _greenlet
+
+# ruff: noqa: E402 - after the check that SQLAlchemy can await
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -63,7 +72,11 @@ class SqlStore:
     ) -> None:
         self._source = url_or_engine
         url = url_or_engine.url if isinstance(url_or_engine, AsyncEngine) else full(url_or_engine)
-        self.sync = threads.SqlStore(_synchronous(url) if sync is None else sync, floor=floor)
+        try:
+            self.sync = threads.SqlStore(_synchronous(url) if sync is None else sync, floor=floor)
+        except ImportError as missing:
+            missing.add_note("The heartbeat's thread needs a synchronous driver, whatever the loop uses.")
+            raise
         self._lite = url.get_backend_name() == "sqlite"
         self._by_clock = floor == "clock"
         self._dialect = SQLITE if self._lite else POSTGRESQL
