@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import django_service as example
+import importlib
+
 from asgiref.sync import async_to_sync, sync_to_async
 from django.core.asgi import get_asgi_application
 from django.db import connection, transaction
@@ -14,6 +15,8 @@ from sinkfence_http.aio import Fence
 from sinkfence_http.frameworks import install
 from sinkfence_postgres import guard, translated
 from sinkfence_postgres.aio import PostgresSink
+
+example = importlib.import_module("django_service")  # of docs/examples, where example_service.py finds it
 
 fence = Fence(PostgresSink(example.DATABASE_URL), example.fence.verifier)
 
