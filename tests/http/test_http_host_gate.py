@@ -83,7 +83,7 @@ def until_marked(gate: HostGate, generation: int) -> None:
 
 
 def test_a_newer_owner_waits_until_the_old_one_has_left(worker, tmp_path):
-    """7 is inside; 8 raises the mark at once, which keeps 7's next request out, and enters when 7 has left."""
+    """7 is inside; 8 raises the mark at once, which keeps 7 out from then on, and enters when 7 has left."""
     seven, again, eight = worker(7), worker(7), worker(8)
     assert [seven.ask("announce"), seven.ask("enter")] == ["announced", "inside"]
     eight.tell("announce")
