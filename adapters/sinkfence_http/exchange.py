@@ -80,9 +80,7 @@ def _begin(httpx: Any, caller: Caller, request: Any) -> Call:
     try:
         _ = request.content
         rewindable = True
-    except (
-        httpx.RequestNotRead
-    ):  # a file, a generator, a multipart form: read it into memory to have it repeated
+    except httpx.RequestNotRead:  # a file, a generator or a multipart form, which is sent once
         rewindable = False
     repeatable = _ARMING in request.extensions
     key = request.headers.get(wire.IDEMPOTENCY_KEY)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import django
 import flask
+import httpx
 import pytest
 import werkzeug.test
 from django.conf import settings as django_settings
@@ -27,6 +28,7 @@ from starlette.testclient import TestClient
 from sinkfence import StaleToken, Token
 from sinkfence_http import Fence, TrustedNetwork, aio, wire
 from sinkfence_http.frameworks import install
+from sinkfence_http.httpx_transport import FencedTransport, HttpSink
 
 SPEC = importlib.util.spec_from_file_location(
     "memory_gate", Path(__file__).parent / "services" / "memory_gate.py"
@@ -221,6 +223,17 @@ def test_django_s_test_client_goes_round_the_door(gate, configured):
     fence = Fence(gate, TrustedNetwork())
     with django_urls(lambda request: DjangoResponse(fence.admit(request.environ, "account-17"))):
         assert said(Client().post("/work", headers=HEADERS)) == (428, "token-required")
+
+
+def test_a_caller_and_a_service_in_one_process(gate):
+    """Any transport of httpx may stand under the fenced one: so both halves are tested without a network."""
+    under = httpx.WSGITransport(app=flask_app(gate))
+    with httpx.Client(transport=FencedTransport(TOKEN, transport=under)) as client:
+        HttpSink(client, "http://orders").arm(TOKEN)
+        assert client.post("http://orders/work").text == "done"
+        with pytest.raises(StaleToken):
+            client.post("http://orders/stale")
+    assert gate.effects == [("account-17", 8)]
 
 
 def cors(app):
