@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from sinkfence import Leases, Token
+from sinkfence import Leases, StaleToken, Token, observe
 from sinkfence.stores.sql import SqlStore
 from sinkfence_http import SignedTokens, TokenSigner, VerificationKey
 from sinkfence_http.aio import Fence
@@ -34,6 +35,8 @@ RUN_ELSEWHERE = {
     "docs/how-to/restore-a-destination.md",
 }
 RUN_HERE = {
+    "docs/how-to/asyncio.md",
+    "docs/how-to/observe.md",
     "README.md",
     "docs/explanation/etag-hole.md",
     "docs/explanation/the-rule.md",
@@ -150,6 +153,26 @@ def test_hold_a_lease(run_page: RunPage, engine: Engine, capsys: pytest.CaptureF
     run_page("docs/how-to/hold-a-lease.md", engine=engine)
     assert entries(engine) == ["report of 2026-05-01", "a", "b", "c", "invoice 42", "invoice 43"]
     assert "not ours any more" not in capsys.readouterr().out
+
+
+def test_asyncio(run_page: RunPage, engine: Engine, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The asynchronous worker writes its row, and hears of a loss in its loop."""
+    run_page(
+        "docs/how-to/asyncio.md",
+        url=url,
+        async_engine=create_async_engine(engine.url, poolclass=NullPool),
+        lose=lambda lease: lease.lose(StaleToken(lease.token, 99)),
+    )
+    assert entries(engine) == ["report of 2026-05-01"]
+    assert "not ours any more" not in capsys.readouterr().out
+
+
+def test_observe(run_page: RunPage, leases: Leases, caplog: pytest.LogCaptureFixture) -> None:
+    """The formatter shows the job of a record, and the SDK's reader what was measured."""
+    names = run_page("docs/how-to/observe.md", leases=leases)
+    observe.lost(Token("reports/latest", 7, "worker-a:1f0c"), StaleToken(Token("j", 1, "a"), 2))
+    logging.getLogger("sinkfence").removeHandler(names["handler"])
+    assert names["handler"].format(caplog.records[-1]).endswith(" [reports/latest g=7]")
 
 
 def test_name_jobs_and_steps(run_page: RunPage) -> None:

@@ -9,15 +9,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
-try:
-    import greenlet as _greenlet
-except ImportError as missing:
-    raise ImportError(
-        f"SQLAlchemy awaits by greenlet ({missing}): pip install 'sinkfence[asyncio]'"
-    ) from None
-del _greenlet
-
-# ruff: noqa: E402 - after the check that SQLAlchemy can await
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
