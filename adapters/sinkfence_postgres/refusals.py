@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,7 +54,7 @@ def refusal(exc: BaseException) -> SinkfenceError | None:
 def lacking(exc: BaseException) -> SchemaMismatch | None:
     """Return what the installation lacks, if a statement failed because of it."""
     # invalid_schema_name, undefined_function, undefined_table; the user's own statements have them, too
-    if sqlstate(exc) in ("3F000", "42883", "42P01") and "sinkfence" in message(exc):
+    if sqlstate(exc) in ("3F000", "42883", "42P01") and re.search(r"\bsinkfence\b", message(exc)):
         return SchemaMismatch(
             f"this database lacks what sinkfence needs ({message(exc)}): run sinkfence_postgres.install(conn)"
         )

@@ -71,7 +71,7 @@ def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:
         StaleToken, GenerationConflict: a newer owner was seen; the bearer is told.
         NotArmed: this generation was never armed here.
         NotEnforced: the connection is in autocommit, the session has more than one (each that is opened later
-            is refused when it is), or the transaction is a two-phase one.
+            is refused when it is), or the transaction is a two-phase or read-only one.
         SchemaMismatch: sinkfence is not installed here, or this role may not use it.
     """
     tx_ = connections.expect(tx, *connections.KINDS)
@@ -98,8 +98,8 @@ def transaction(tx: Tx, *bearers: Bearer) -> Generator[Tx]:
         StaleToken, GenerationConflict, NotArmed, SchemaMismatch: as `guard`; nothing was applied.
         JobMismatch, MissingToken: a protected table refused the write.
         NotEnforced: a transaction is open already, the connection is in autocommit, or the guard would not
-            reach all of it: a session with several connections, two-phase commit, a transaction that the
-            block has ended by itself.
+            reach all of it: a session with several connections, two-phase commit, a transaction that is
+            read-only or that the block has ended by itself.
         OutcomeUnknown: the connection was lost after COMMIT was sent. Lost earlier: the driver's error.
     """
     tx_ = connections.expect(tx, *connections.KINDS)
