@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import logging
 from pathlib import Path
@@ -28,7 +29,12 @@ from starlette.testclient import TestClient
 from sinkfence import StaleToken, Token
 from sinkfence_http import Fence, TrustedNetwork, aio, wire
 from sinkfence_http.frameworks import install
-from sinkfence_http.httpx_transport import FencedTransport, HttpSink
+from sinkfence_http.httpx_transport import (
+    AsyncFencedTransport,
+    AsyncHttpSink,
+    FencedTransport,
+    HttpSink,
+)
 
 SPEC = importlib.util.spec_from_file_location(
     "memory_gate", Path(__file__).parent / "services" / "memory_gate.py"
@@ -233,7 +239,15 @@ def test_a_caller_and_a_service_in_one_process(gate):
         assert client.post("http://orders/work").text == "done"
         with pytest.raises(StaleToken):
             client.post("http://orders/stale")
-    assert gate.effects == [("account-17", 8)]
+
+    async def on_a_loop():
+        under = httpx.ASGITransport(app=starlette_app(gate))
+        async with httpx.AsyncClient(transport=AsyncFencedTransport(TOKEN, transport=under)) as client:
+            await AsyncHttpSink(client, "http://orders").arm(TOKEN)
+            assert (await client.post("http://orders/work")).text == "done"
+
+    asyncio.run(on_a_loop())
+    assert gate.effects == [("account-17", 8)] * 2
 
 
 def cors(app):
