@@ -345,6 +345,36 @@ def test_two_at_once(db, token, isolation, end, driver):
     assert len(entries(db, token().job_id)) == 1
 
 
+@pytest.mark.parametrize("end", ["before", "after"])
+def test_a_successor_that_waits_for_a_step(db, token, end):
+    """What was committed before it armed is the result; a later commit is refused, and it does the step."""
+    db.arm(token())
+
+    def successor():
+        with db.connect() as conn, transaction(conn, token(1)):
+            return once(conn, token(1), "step", lambda: "successor's")
+
+    with db.connect() as conn, ThreadPoolExecutor(1) as threads:
+        guard(conn, token(), lock=end == "before")
+        assert once(conn, token(), "step", lambda: "predecessor's") == "predecessor's"
+        if end == "before":
+            arming = threads.submit(db.arm, token(1))
+            db.wait_until_blocked()
+            conn.commit()
+            arming.result()
+            assert successor() == "predecessor's"
+        else:
+            db.arm(token(1))
+            waiting = threads.submit(successor)
+            db.wait_until_blocked()
+            with pytest.raises(StaleToken), translated():
+                conn.commit()
+            assert waiting.result() == "successor's"
+    [(_, _, generation, result)] = entries(db, token().job_id)
+    done_by = (token(), "predecessor's") if end == "before" else (token(1), "successor's")
+    assert (generation, result) == (done_by[0].generation, done_by[1])
+
+
 def test_a_predecessor_frozen_in_a_step_ends_with_its_transaction(db, token):
     """A successor that has evicted a frozen owner does not wait for the entry that it has made."""
     db.arm(token())
