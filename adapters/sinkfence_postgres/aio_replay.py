@@ -27,6 +27,8 @@ class Replay:
         record = Record(token, key, fingerprint)
         async with AsyncExitStack() as held:
             conn = await held.enter_async_context(self._own())
+            detached: list[Any] = []
+            held.push_async_callback(_close, conn, detached)
             block = await held.enter_async_context(AsyncExitStack())
             await block.enter_async_context(connections.begun(conn))
             with translating(Attempt({token: token}, ours=True)):
@@ -34,7 +36,7 @@ class Replay:
             if state != "run":
                 await held.aclose()
             elif not connections.is_psycopg(conn):
-                await conn.run_sync(detach)
+                detached.append(await conn.run_sync(_detach))
             yield Claim(record, conn, block, state, answer)
 
     @asynccontextmanager
@@ -51,9 +53,20 @@ class Replay:
             yield own
 
 
-def detach(conn: Any) -> None:
-    """Take a connection of SQLAlchemy out of its pool."""
+def _detach(conn: Any) -> Any:
     conn.detach()
+    return conn.connection.dbapi_connection
+
+
+async def _close(conn: Any, detached: list[Any]) -> None:
+    # What was detached from a pool SQLAlchemy closes for synchronous drivers, and not for all of the others.
+    def close(conn: Any) -> None:
+        if not conn.invalidated:
+            conn.invalidate()
+        detached.pop().close()
+
+    if detached:
+        await conn.run_sync(close)
 
 
 class Claim:

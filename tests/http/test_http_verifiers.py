@@ -258,3 +258,10 @@ def test_another_library_reads_our_tokens():
     options = {"verify_exp": False, "verify_iat": False}
     assert jwt.decode(sign(TOKEN), PUBLIC, ["EdDSA"], audience="orders", options=options) == CLAIMS
     assert jwt.get_unverified_header(sign(TOKEN)) == HEADER
+
+
+def test_the_issuer_of_a_token_is_its_key_s(verifier):
+    """Who has signed is told of an authentic token, and refused of another."""
+    assert verifier.issuer(forge()) == "billing"
+    with pytest.raises(Refused):
+        verifier.issuer(forge(sign=ed25519.Ed25519PrivateKey.generate().sign))
