@@ -29,17 +29,25 @@ def doctor(conn: AnyTx) -> Report:
 
 def examining() -> Plan[Report]:
     """Look at everything; where sinkfence is not installed, at little."""
-    ((database, login, version),) = yield Query(
-        "SELECT pg_catalog.current_database(), cast(session_user AS text),"
+    # Below, nothing that the session's search_path puts before the system's own names is used.
+    ((path, database, login, version),) = yield Query(
+        "SELECT pg_catalog.current_setting('search_path'), pg_catalog.current_database(), session_user,"
         " pg_catalog.current_setting('server_version')",
         {},
     )
+    yield _search("pg_catalog, pg_temp")
     findings: list[Finding] = []
     installed = yield from _installation(findings)
     if installed:
         for look in (_triggers, _roles, protection.survey, _settings, _prepared, _generations, _locks):
             yield from look(findings)
+    yield _search(path)
     return Report(f"database {database!r} of PostgreSQL {version}, as role {login!r}", tuple(findings))
+
+
+def _search(path: str) -> Query:
+    """Set the search_path to the end of the transaction."""
+    return Query("SELECT pg_catalog.set_config('search_path', :path, true)", {"path": path})
 
 
 Look = Generator[Query | Elsewhere, list[Any], None]
@@ -47,15 +55,11 @@ Look = Generator[Query | Elsewhere, list[Any], None]
 
 def _installation(findings: list[Finding]) -> Plan[bool]:
     name = "schema"
-    ((there,),) = yield Query(
-        "SELECT pg_catalog.to_regprocedure('sinkfence.schema_version()') IS NOT NULL", {}
-    )
+    ((there,),) = yield Query("SELECT to_regprocedure('sinkfence.schema_version()') IS NOT NULL", {})
     if not there:
         findings.append(Finding(name, "broken", "sinkfence is not installed here", _INSTALL))
         return False
-    ((allowed,),) = yield Query(
-        "SELECT pg_catalog.has_function_privilege('sinkfence.schema_version()', 'EXECUTE')", {}
-    )
+    ((allowed,),) = yield Query("SELECT has_function_privilege('sinkfence.schema_version()', 'EXECUTE')", {})
     if not allowed:  # version 1 tells only writers
         findings.append(Finding(name, "broken", "its version is 1, or this role is shut out", _INSTALL))
         return False
@@ -74,8 +78,8 @@ def _triggers(findings: list[Finding]) -> Look:
         """
         SELECT w.tab, w.trig, cast(t.tgenabled AS text)
           FROM (VALUES ('mark', 'keep_mark'), ('mark', 'keep_marks'), ('sealed', 'seal')) w (tab, trig)
-          LEFT JOIN pg_catalog.pg_trigger t ON t.tgname = w.trig
-           AND t.tgrelid = pg_catalog.to_regclass('sinkfence.' || w.tab)
+          LEFT JOIN pg_trigger t ON t.tgname = w.trig
+           AND t.tgrelid = to_regclass('sinkfence.' || w.tab)
          WHERE t.tgenabled IS DISTINCT FROM 'A' ORDER BY 1, 2
         """,
         {},
@@ -92,33 +96,33 @@ def _triggers(findings: list[Finding]) -> Look:
 def _roles(findings: list[Finding]) -> Look:
     rows = yield Query(
         """
-        SELECT 'weak', pg_catalog.quote_ident(r.rolname) || ' can act as sinkfence_owner',
+        SELECT 'weak', quote_ident(r.rolname) || ' can act as sinkfence_owner',
                'make sinkfence_owner NOLOGIN, and REVOKE it from all: it can change the marks'
-          FROM pg_catalog.pg_roles r
+          FROM pg_roles r
          WHERE CASE r.rolname WHEN 'sinkfence_owner' THEN r.rolcanlogin
-               ELSE NOT r.rolsuper AND pg_catalog.pg_has_role(r.oid, 'sinkfence_owner', 'MEMBER') END
+               ELSE NOT r.rolsuper AND pg_has_role(r.oid, 'sinkfence_owner', 'MEMBER') END
         UNION ALL
-        SELECT 'broken', 'schema sinkfence belongs to ' || pg_catalog.quote_ident(r.rolname),
+        SELECT 'broken', 'schema sinkfence belongs to ' || quote_ident(r.rolname),
                'find out who did that, and ALTER SCHEMA sinkfence OWNER TO sinkfence_owner'
-          FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_roles r ON r.oid = n.nspowner
+          FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner
          WHERE n.nspname = 'sinkfence' AND r.rolname <> 'sinkfence_owner'
         UNION ALL
-        SELECT 'weak', pg_catalog.quote_ident(r.rolname) || ' writes as a superuser, whom nothing stops',
+        SELECT 'weak', quote_ident(r.rolname) || ' writes as a superuser, whom nothing stops',
                'let the application log in as another role'
-          FROM pg_catalog.pg_auth_members m JOIN pg_catalog.pg_roles r ON r.oid = m.member
-         WHERE m.roleid = cast('sinkfence_writer' AS pg_catalog.regrole) AND r.rolsuper
+          FROM pg_auth_members m JOIN pg_roles r ON r.oid = m.member
+         WHERE m.roleid = cast('sinkfence_writer' AS regrole) AND r.rolsuper
         UNION ALL
         SELECT 'note', 'this one is a superuser, whom nothing stops',
                'ask as the role of your application, too'
-          FROM pg_catalog.pg_roles r WHERE r.rolname = session_user AND r.rolsuper
+          FROM pg_roles r WHERE r.rolname = session_user AND r.rolsuper
         UNION ALL
         SELECT 'broken', 'session_replication_role = replica is set for '
-               || pg_catalog.concat_ws(' in ', r.rolname, 'database ' || d.datname),
+               || concat_ws(' in ', r.rolname, 'database ' || d.datname),
                'reset it: protected tables do not look then'
-          FROM pg_catalog.pg_db_role_setting s LEFT JOIN pg_catalog.pg_roles r ON r.oid = s.setrole
-          LEFT JOIN pg_catalog.pg_database d ON d.oid = s.setdatabase
+          FROM pg_db_role_setting s LEFT JOIN pg_roles r ON r.oid = s.setrole
+          LEFT JOIN pg_database d ON d.oid = s.setdatabase
          WHERE 'session_replication_role=replica' = ANY (s.setconfig)
-           AND (s.setdatabase = 0 OR d.datname = pg_catalog.current_database())
+           AND (s.setdatabase = 0 OR d.datname = current_database())
         """,
         {},
         rows=None,
@@ -139,8 +143,8 @@ def _settings(findings: list[Finding]) -> Look:
         "max_connections",
         "max_prepared_transactions",
     )
-    columns = ", ".join(f"pg_catalog.current_setting('{name}')" for name in settings)
-    ((standby, *values),) = yield Query(f"SELECT pg_catalog.pg_is_in_recovery(), {columns}", {})
+    columns = ", ".join(f"current_setting('{name}')" for name in settings)
+    ((standby, *values),) = yield Query(f"SELECT pg_is_in_recovery(), {columns}", {})
     value: dict[str, str] = dict(zip(settings, values, strict=True))
     before = len(findings)
 
@@ -181,13 +185,13 @@ def _settings(findings: list[Finding]) -> Look:
 def _prepared(findings: list[Finding]) -> Look:
     rows = yield Query(
         """
-        SELECT DISTINCT p.gid, p.owner, cast(pg_catalog.date_trunc('second', p.prepared) AS text)
-          FROM pg_catalog.pg_prepared_xacts p JOIN pg_catalog.pg_locks l
+        SELECT DISTINCT p.gid, p.owner, cast(date_trunc('second', p.prepared) AS text)
+          FROM pg_prepared_xacts p JOIN pg_locks l
             ON l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.pid IS NULL
            AND l.transactionid = p.transaction
-          JOIN pg_catalog.pg_locks a
+          JOIN pg_locks a
             ON a.locktype = 'advisory' AND a.pid IS NULL AND a.virtualtransaction = l.virtualtransaction
-         WHERE p.database = pg_catalog.current_database() ORDER BY 1
+         WHERE p.database = current_database() ORDER BY 1
         """,
         {},
         rows=None,
@@ -202,11 +206,11 @@ def _prepared(findings: list[Finding]) -> Look:
 def _generations(findings: list[Finding]) -> Look:
     rows = yield Query(
         """
-        SELECT cast(c.oid AS pg_catalog.regclass) || '.generation', pg_catalog.format_type(a.atttypid, null)
-          FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+        SELECT cast(c.oid AS regclass) || '.generation', format_type(a.atttypid, null)
+          FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
          WHERE a.attname = 'generation' AND NOT a.attisdropped
            AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-           AND c.relpersistence <> 't' AND a.atttypid <> cast('bigint' AS pg_catalog.regtype)
+           AND c.relpersistence <> 't' AND a.atttypid <> cast('bigint' AS regtype)
          ORDER BY 1
         """,
         {},
@@ -223,11 +227,11 @@ def _locks(findings: list[Finding]) -> Look:
     """Try whether a lock is refused while another has it: some servers grant all, and do nothing."""
     name = "advisory locks"
     key = {"key": secrets.randbits(62)}
-    hold = "SELECT pg_catalog.pg_backend_pid() FROM pg_catalog.pg_advisory_xact_lock(cast(:key AS bigint))"
+    hold = "SELECT pg_backend_pid() FROM pg_advisory_xact_lock(cast(:key AS bigint))"
     take = (
-        "SELECT pg_catalog.pg_backend_pid(), EXISTS (SELECT FROM pg_catalog.pg_stat_activity a"
-        " WHERE a.pid = :theirs AND a.datname = pg_catalog.current_database()),"
-        " pg_catalog.pg_try_advisory_xact_lock_shared(cast(:key AS bigint))"
+        "SELECT pg_backend_pid(), EXISTS (SELECT FROM pg_stat_activity a"
+        " WHERE a.pid = :theirs AND a.datname = current_database()),"
+        " pg_try_advisory_xact_lock_shared(cast(:key AS bigint))"
     )
     try:
         ((theirs,),) = yield Elsewhere(Query(hold, key))

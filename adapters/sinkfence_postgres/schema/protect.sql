@@ -111,7 +111,8 @@
      where not exists (select from existing e where e.relid = w.relid and e.name = w.name and e.fits)
     union all
     select 3, format('trigger %I on %s is disabled', e.name, e.part), format('alter table %s enable trigger %I', e.part, e.name)
-      from existing e where e.fits and e.tgenabled not in ('O', 'A')
+      from existing e left join wanted w on w.relid = e.relid and w.name = e.name
+     where e.fits and (e.cloned or w.relid is not null) and e.tgenabled not in ('O', 'A')
     union all
     select 4, 'it has no counter', format(
         'create sequence %1$I.%2$I; alter sequence %1$I.%2$I owner to %3$I; alter sequence %1$I.%2$I owned by %4$s.%5$I;'
