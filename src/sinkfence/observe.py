@@ -26,6 +26,7 @@ from sinkfence.errors import (
 from sinkfence.tokens import Token
 
 log = logging.getLogger("sinkfence")
+log.addHandler(logging.NullHandler())  # else Python prints warnings where a program has set up no logging
 
 REFUSALS: Final = (
     *(StaleToken, NotArmed, JobMismatch, MissingToken),
@@ -78,15 +79,19 @@ def lost(token: Token, error: SinkfenceError) -> None:
         telemetry.losses.add(1, {"error.type": type(error).__name__})
 
 
-def refused(sink: str, error: SinkfenceError, token: Token | None = None) -> None:
-    """Tell that a sink has refused something."""
+def refused(sink: str, error: Exception) -> None:
+    """Tell that a sink has refused something: once of each error, and of none that is no refusal."""
+    if not isinstance(error, REFUSALS) or vars(error).get("_told") == sink:
+        return
+    vars(error)["_told"] = sink
+    token: Token | None = getattr(error, "token", None)
     log.warning("%s refused: %s", sink, error, extra={**(_extra(token) if token else {}), "sink": sink})
     if telemetry := _telemetry():
         telemetry.refusals.add(1, {"sinkfence.sink": sink, "error.type": type(error).__name__})
 
 
 @contextmanager
-def at(sink: str, act: str, token: Token) -> Generator[None]:
+def at(sink: str, act: str, *tokens: Token) -> Generator[None]:
     """Surround an act at a sink (`arm`, `write`) by a span, and tell if it is refused."""
     telemetry = _telemetry()
     try:
@@ -95,11 +100,11 @@ def at(sink: str, act: str, token: Token) -> Generator[None]:
             return
         with telemetry.tracer.start_as_current_span(f"{act} {sink}") as span:
             span.set_attribute("sinkfence.sink", sink)
-            span.set_attribute("sinkfence.job_id", token.job_id)
-            span.set_attribute("sinkfence.generation", token.generation)
+            span.set_attribute("sinkfence.job_id", [token.job_id for token in tokens])
+            span.set_attribute("sinkfence.generation", [token.generation for token in tokens])
             yield
     except REFUSALS as error:
-        refused(sink, error, token)
+        refused(sink, error)
         raise
 
 
