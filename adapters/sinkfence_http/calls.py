@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from sinkfence import observe
 from sinkfence.errors import GenerationConflict, LeaseLost, NotEnforced, OutcomeUnknown, StaleToken
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
@@ -131,6 +132,7 @@ class Call:
         if said and word in ("stale-token", "generation-conflict"):
             kind = StaleToken if word == "stale-token" else GenerationConflict
             stale = kind(self.token, said.current, earlier_attempt_unknown=self.unknown or said.applied)
+            observe.refused("http", stale)
             self.caller.bearer.lose(stale)
             raise stale
         if word in _UNKNOWN:

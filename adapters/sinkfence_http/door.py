@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
+from sinkfence import observe
 from sinkfence.errors import JobMismatch, MissingToken, NotArmed, OutcomeUnknown, SinkfenceError, StaleToken
 from sinkfence.marks import Mark, admit
 from sinkfence.sinks import AsyncClaim, Claim, Watch
@@ -194,6 +195,7 @@ def known(claim: Claim | AsyncClaim) -> Answer | Kept | None:
 
 def turn_away(error: Exception) -> Answer:
     """Return the answer to a request that doesn't get in; what is no refusal is logged, and fails closed."""
+    observe.refused("http", error)
     answer = None if isinstance(error, OutcomeUnknown) else refusal_of(error)  # the mark rose, or it didn't
     if answer is None:
         log.error("the fence can't be asked, and requests are refused", exc_info=error)

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from sinkfence import observe
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_postgres import binding, connections, rows, statements, watch
@@ -73,7 +74,8 @@ async def transaction(tx: Tx, *bearers: Bearer) -> AsyncGenerator[Tx]:
     await settle(tx_)
     connections.refuse_open(tx_)
     attempt = Attempt(statements.shown(bearers))
-    with translating(attempt), watch.block(attempt.bearers) as done:
+    writing = observe.at("postgres", "write", *attempt.bearers)
+    with writing, translating(attempt), watch.block(attempt.bearers) as done:
         async with connections.begun(tx_):
             await _refuse_unfit(tx_)
             attempt.ours = True
@@ -136,7 +138,7 @@ class PostgresSink:
     async def arm(self, bearer: Bearer, *, evict: bool = False) -> None:
         """As `sinkfence_postgres.PostgresSink.arm`."""
         token = bearer.token
-        with translating(Attempt({token: bearer}, ours=True)):
+        with observe.at("postgres", "arm", token), translating(Attempt({token: bearer}, ours=True)):
             async with self._connection() as conn, _alone(conn) as tx:
                 armed = evict and await _raise_mark(tx, statements.arm(token, IN_FLIGHT), bounded=True)
                 if evict:

@@ -8,6 +8,7 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from sinkfence import observe
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_postgres import connections, statements, watch
@@ -62,7 +63,12 @@ class PostgresSink:
             SchemaMismatch: sinkfence is not installed here, or this role may not use it.
         """
         token = bearer.token
-        with translating(Attempt({token: bearer}, ours=True)), self._connection() as conn, alone(conn) as tx:
+        with (
+            observe.at("postgres", "arm", token),
+            translating(Attempt({token: bearer}, ours=True)),
+            self._connection() as conn,
+            alone(conn) as tx,
+        ):
             armed = evict and raise_mark(tx, statements.arm(token, IN_FLIGHT), bounded=True)
             if evict:
                 raise_mark(tx, statements.evict(token))

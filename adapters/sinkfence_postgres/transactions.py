@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from sinkfence import observe
 from sinkfence.errors import OutcomeUnknown, SinkfenceError, StaleToken
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
@@ -48,6 +49,7 @@ def translating(attempt: Attempt) -> Generator[None]:
         if (known := attempt.meaning(exc)) is None:
             raise
         watch.hear(known)
+        observe.refused("postgres", known)
         if isinstance(known, StaleToken) and known.token in attempt.bearers:
             attempt.bearers[known.token].lose(known)
         raise known from exc
@@ -106,7 +108,8 @@ def transaction(tx: Tx, *bearers: Bearer) -> Generator[Tx]:
     connections.settle(tx_)
     connections.refuse_open(tx_)
     attempt = Attempt(statements.shown(bearers))
-    with translating(attempt), watch.block(attempt.bearers) as done:
+    writing = observe.at("postgres", "write", *attempt.bearers)
+    with writing, translating(attempt), watch.block(attempt.bearers) as done:
         with connections.begun(tx_):
             connections.refuse_unfit(tx_)
             attempt.ours = True

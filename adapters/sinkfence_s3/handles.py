@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
+from sinkfence import observe
 from sinkfence.errors import StaleToken
 from sinkfence.sinks import Bearer
-from sinkfence_s3 import writes
+from sinkfence_s3 import plan, writes
 from sinkfence_s3.plan import Seen
 from sinkfence_s3.store import Exchange, Store
 from sinkfence_s3.writes import Base, Decide, Outcome
@@ -38,7 +39,8 @@ class Handle:
         # Another owner's state is most likely no longer the newest.
         if kept is not None and kept.register.token == bearer.token:
             base = (kept,)
-        with told(bearer):
+        act = "arm" if decide is plan.arm else "write"
+        with observe.at("s3", act, bearer.token), told(bearer):
             outcome = writes.write(exchange, bearer, decide, base)
         self.kept = outcome.seen
         return outcome
@@ -50,5 +52,6 @@ def told(bearer: Bearer) -> Generator[None]:
     try:
         yield
     except StaleToken as stale:
+        observe.refused("s3", stale)
         bearer.lose(stale)
         raise

@@ -8,6 +8,7 @@ from functools import partial
 
 from botocore.exceptions import ClientError
 
+from sinkfence import observe
 from sinkfence.errors import StaleToken
 from sinkfence.sinks import Bearer
 from sinkfence_s3 import plan, readers, writes
@@ -49,6 +50,7 @@ class FencedObject:
         outcome = self._handle.write(self._handle.exchange(), bearer, plan.arm)
         if outcome.superseded:  # armed, and a newer owner has armed since: to the caller it is all the same
             stale = StaleToken(token, outcome.seen.register.token.generation)
+            observe.refused("s3", stale)
             bearer.lose(stale)
             raise stale
 

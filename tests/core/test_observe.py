@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -17,9 +20,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+import sinkfence_postgres.aio
 from sinkfence import LeaseHeld, LeaseLost, Leases, NotArmed, StaleToken, Token, observe
 from sinkfence.stores.memory import MemoryStore
 from sinkfence.testing import HandClock
+from sinkfence_s3 import FencedBucket
 
 JOB = "invoice-42"
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "observation.md"
@@ -116,11 +121,59 @@ def test_an_act_at_a_sink_is_a_span(seen: Seen) -> None:
     assert (arm.name, arm.status.is_ok) == ("arm s3", True)
     assert dict(arm.attributes) == {
         "sinkfence.sink": "s3",
-        "sinkfence.job_id": JOB,
-        "sinkfence.generation": 7,
+        "sinkfence.job_id": (JOB,),
+        "sinkfence.generation": (7,),
     }
     assert (write.name, write.status.is_ok) == ("write s3", False)
     assert "sinkfence.sink.refusals {refusal}" not in seen.metrics()
+
+
+def refused_by(seen: Seen, sink: str) -> None:
+    """Look that a sink was armed twice, refused once, and told so once."""
+    spans = [
+        (span.name, span.attributes["sinkfence.generation"]) for span in seen.exporter.get_finished_spans()
+    ]
+    assert spans == [(f"arm {sink}", (2,)), (f"arm {sink}", (1,)), (f"write {sink}", (1,))]
+    assert seen.metrics()["sinkfence.sink.refusals {refusal}"] == [
+        ({"sinkfence.sink": sink, "error.type": "StaleToken"}, 2)
+    ]
+
+
+@pytest.mark.parametrize("loop", [False, True])
+def test_a_database_tells_what_it_refuses(seen: Seen, dsn: str, loop: bool) -> None:
+    """Arming and guarded transactions, by threads and in an event loop."""
+    new, old = Token(JOB, 2, "b:2"), Token(JOB, 1, "a:1")
+    with psycopg.connect(dsn) as conn:
+        sinkfence_postgres.install(conn)
+    sink: Any = (sinkfence_postgres.aio if loop else sinkfence_postgres).PostgresSink(dsn)
+
+    async def begin_in_loop() -> None:
+        async with sink.begin(old):
+            pytest.fail("the block must not run")
+
+    def begin() -> None:
+        with sink.begin(old):
+            pytest.fail("the block must not run")
+
+    def arm(token: Token) -> None:
+        asyncio.run(sink.arm(token)) if loop else sink.arm(token)
+
+    arm(new)
+    with pytest.raises(StaleToken):
+        arm(old)
+    with pytest.raises(StaleToken):
+        asyncio.run(begin_in_loop()) if loop else begin()
+    refused_by(seen, "postgres")
+
+
+def test_a_bucket_tells_what_it_refuses(seen: Seen, s3_client: Any, bucket_name: str, prefix: str) -> None:
+    """Arming and putting."""
+    thing = FencedBucket(s3_client, bucket_name, prefix=prefix).object("report")
+    thing.arm(Token(JOB, 2, "b:2"))
+    for write in (thing.arm, partial(thing.put, b"late")):
+        with pytest.raises(StaleToken):
+            write(Token(JOB, 1, "a:1"))
+    refused_by(seen, "s3")
 
 
 def test_log_records_carry_their_data(caplog: Any, leases_of: Callable[..., Leases]) -> None:
