@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from sinkfence_s3.uploads import Upload
 from sinkfence_s3.writes import Written
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-class Writer(io.BufferedIOBase):
+class Writer(io.BufferedIOBase, BinaryIO):
     """A writable binary file, made by `FencedObject.open`; for one thread.
 
     Closing it says that nothing more is to come; only the end of the block puts it.
