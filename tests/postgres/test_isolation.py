@@ -25,6 +25,22 @@ def test_a_strict_isolation_refuses_as_well(strict, token, write):
     assert strict.notes() == ["in time"]
 
 
+@pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_owners_that_have_nothing_in_common_do_not_fail_each_other(own_db, token, isolation):
+    """Transactions of two jobs commit side by side, also where the planner knows how small the tables are."""
+    one, other = token(job_id="one"), token(job_id="other")
+    own_db.arm(one)
+    own_db.arm(other)
+    own_db.admin.execute("vacuum analyze sinkfence.sealed, sinkfence.mark")
+    with own_db.engine() as shared:
+        engine = shared.execution_options(isolation_level=isolation)
+        with engine.connect() as first, engine.connect() as second:
+            guard(first, one)
+            guard(second, other)
+            first.commit()
+            second.commit()
+
+
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 def test_a_read_only_transaction_is_told_to_do_without(db, token, isolation):
     """It writes nothing that could be refused, and its guard would have to write: NotEnforced says so."""

@@ -49,8 +49,10 @@
   -- The seal: the check inside COMMIT. The lock that it takes is released when the commit is visible, so
   --   old: check passes | new: arm waits | old: commit done | new: mark raised, sees all that the old one wrote.
   -- SET CONSTRAINTS IMMEDIATE fires it early: then the lock is held from there on, which is lock => true.
+  -- No sequential scan, which a planner prefers while the table is small and remembers when it is not: it would read the
+  -- rows of all the others, and under SERIALIZABLE fail because of them.
   create or replace function sinkfence.seal() returns trigger
-  language plpgsql security definer set search_path = pg_catalog, pg_temp as $fn$
+  language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $fn$
   begin
     perform sinkfence.lock_and_judge(new.job_id, new.generation, new.owner);
     delete from sinkfence.sealed s where s.ctid = new.ctid;
