@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol, cast
 
@@ -121,7 +121,8 @@ def _of_file(file: Readable) -> Generator[Body]:
     try:
         yield Body(length, begin)
     except Exception:
-        seekable.seek(start)
+        with suppress(ValueError, OSError):  # closed meanwhile: the first error is the one to hear
+            seekable.seek(start)
         raise
 
 
