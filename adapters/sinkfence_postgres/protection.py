@@ -79,7 +79,8 @@ def explained(table: str) -> Generator[None]:
             raise NotEnforced(message(exc)) from exc
         if code == "42501":  # insufficient_privilege
             raise SchemaMismatch(f"only its owner can protect {table} ({message(exc)})") from exc
-        if code in ("42P01", "42703", "42804"):  # undefined_table, undefined_column, datatype_mismatch
+        # undefined_table, undefined_column, datatype_mismatch, invalid_name (before PostgreSQL 16)
+        if code in ("42P01", "42703", "42804", "42602"):
             raise SchemaMismatch(f"{table} can't be protected so ({message(exc)})") from exc
         if known := lacking(exc):
             raise known from exc
