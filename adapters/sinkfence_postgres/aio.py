@@ -14,7 +14,9 @@ from sinkfence_postgres.aio_connections import KINDS, run, settle
 from sinkfence_postgres.aio_ledger import clean_ledger, once
 from sinkfence_postgres.aio_replay import Replay
 from sinkfence_postgres.aio_upkeep import doctor, install, marks, protect
+from sinkfence_postgres.marks import JobMark
 from sinkfence_postgres.refusals import refusal, repeatable, timed_out
+from sinkfence_postgres.report import Finding, Report
 from sinkfence_postgres.sink import ATTEMPTS, IN_FLIGHT, checked
 from sinkfence_postgres.statements import Query
 from sinkfence_postgres.transactions import Attempt, translating
@@ -36,7 +38,10 @@ if TYPE_CHECKING:
     Bound = TypeVar("Bound", bound=AsyncEngine | async_sessionmaker[Any])
 
 __all__ = [
+    "Finding",
+    "JobMark",
     "PostgresSink",
+    "Report",
     "bind",
     "clean_ledger",
     "doctor",
