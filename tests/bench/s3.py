@@ -64,10 +64,19 @@ def ways(server: S3Server, client: Any, bucket: FencedBucket, name: str = "stead
         etag = client.head_object(**where)["ETag"]
         return client.put_object(**where, Body=body, IfMatch=etag)
 
+    last = client.put_object(**where | {"Key": f"bench/{name}.swapped"}, Body=b"")
+
+    def swapped(body: bytes) -> object:
+        last.update(
+            client.put_object(**where | {"Key": f"bench/{name}.swapped"}, Body=body, IfMatch=last["ETag"])
+        )
+        return last
+
     client.put_object(**where, Body=b"")
     put: dict[str, Put] = {
         "put_object": lambda body: client.put_object(**where, Body=body),
         "fenced put": lambda body: thing.put(body, mine),
+        "If-Match, the ETag kept": swapped,  # no fence, and what the condition alone costs the store
         "HEAD, then If-Match by hand": by_hand,
     }
     if not absent("obstore"):
