@@ -36,16 +36,16 @@ class Fence:
         self.replay = replay
         self.principal = principal
         self.strict = strict
+        self._vouch = getattr(verifier, "vouch", None)
 
     async def announce(self, token: Token) -> None:
         """As `sinkfence_http.Fence.announce`."""
-        vouch = getattr(self.verifier, "vouch", None)
-        if vouch is not None:
+        if self._vouch is not None:
             try:
                 await self.gate.check(token)
                 return
             except NotArmed:
-                await vouch(token)
+                await self._vouch(token)
             except StaleToken:
                 raise Refused(STALE) from None
         await self.gate.announce(token)

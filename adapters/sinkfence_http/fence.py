@@ -49,16 +49,16 @@ class Fence:
         self.replay = replay
         self.principal = principal
         self.strict = strict
+        self._vouch = getattr(verifier, "vouch", None)
 
     def announce(self, token: Token) -> None:
         """Make the token's owner known to the gate; first ask for it, where it is new and not signed."""
-        vouch = getattr(self.verifier, "vouch", None)
-        if vouch is not None:
+        if self._vouch is not None:
             try:
                 self.gate.check(token)
                 return
             except NotArmed:
-                vouch(token)
+                self._vouch(token)
             except StaleToken:
                 raise Refused(STALE) from None  # anybody may have sent it: the mark is none of theirs
         self.gate.announce(token)

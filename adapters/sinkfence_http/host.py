@@ -99,8 +99,9 @@ class Job:
 
     def __init__(self, folder: Path, token: Token, patience: float) -> None:
         name = hashlib.sha256(token.job_id.encode()).hexdigest()  # no job_id can leave the folder by its name
-        self._mark = folder / f"{name}.mark"
-        self._inside = folder / f"{name}.inside"
+        self._folder = folder
+        self._mark = f"{folder}/{name}.mark"
+        self._inside = f"{folder}/{name}.inside"
         self._token = token
         self._patience = patience
         self._held: int | None = None
@@ -155,7 +156,7 @@ class Job:
             if os.pwrite(fd, record, SLOT - place) != SLOT:
                 raise OSError(f"{self._mark} could not be written")
             os.fsync(fd)
-        folder = os.open(self._mark.parent, os.O_RDONLY)
+        folder = os.open(self._folder, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
@@ -191,7 +192,7 @@ class Job:
 
     def _read_mark(self) -> Mark | None:
         try:
-            return self._newest(self._mark.read_bytes())[1]
+            return self._newest(_read(self._mark))[1]
         except FileNotFoundError:
             return None
 
@@ -210,9 +211,17 @@ class Job:
 
     def _drained(self) -> int:
         try:
-            return int(_unsealed(self._inside.read_bytes()) or 0)
+            return int(_unsealed(_read(self._inside)) or 0)
         except FileNotFoundError:
             return 0
+
+
+def _read(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(fd, 2 * SLOT)
+    finally:
+        os.close(fd)
 
 
 def _sealed(text: str) -> bytes:
@@ -226,7 +235,7 @@ def _unsealed(data: bytes) -> str | None:
 
 
 @contextmanager
-def _locked(path: Path, kind: int) -> Generator[int | None]:
+def _locked(path: str, kind: int) -> Generator[int | None]:
     fd = _lock(path, kind)
     try:
         yield fd
@@ -235,7 +244,7 @@ def _locked(path: Path, kind: int) -> Generator[int | None]:
             _close(fd)
 
 
-def _lock(path: Path, kind: int) -> int | None:
+def _lock(path: str, kind: int) -> int | None:
     """Open the file and lock it, None if that means to wait.
 
     Closed on exec (PEP 446): a program that a handler starts doesn't keep the lock.
