@@ -169,8 +169,9 @@ def _versioning(trial: Trial) -> Finding:
     state = trial.store.client.get_bucket_versioning(Bucket=trial.store.bucket).get("Status", "Off")
     if state == "Off":
         return Finding("versioning", "ok", "off")
-    says = f"{state}: each write of a register keeps its predecessor"
-    return Finding("versioning", "note", says, "have a lifecycle rule expire noncurrent versions")
+    says = f"{state}: each write of a register keeps its predecessor, and some stores (Ceph) lose races there"
+    advice = "prefer a bucket without versions, else have a lifecycle rule expire noncurrent ones"
+    return Finding("versioning", "note", says, advice)
 
 
 def _delete(trial: Trial) -> Finding:
