@@ -200,13 +200,12 @@ def left_behind(admin: psycopg.Connection, clients: Clients, times: int) -> Iter
             clients.run(WAYS[name], 1, times, lambda: None)
             after = counters(admin, clients)
             found[name].append(tuple((b - a) / (CLIENTS * times) for a, b in zip(before, after, strict=True)))
-    medians = {
-        name: [statistics.median(values) for values in zip(*found[name][1:], strict=True)] for name in names
-    }
+    # What the server logs now and then by itself comes on top: the least is nearest to what was asked for.
+    least = {name: [min(values) for values in zip(*found[name][1:], strict=True)] for name in names}
     for name in names[1:]:
         ours = name in WAYS and name in ("transaction()", "guard(lock=True)")
-        bytes_, versions, multixacts = medians[name]
-        extra = round(bytes_ - medians["unguarded"][0], 1)
+        bytes_, versions, multixacts = least[name]
+        extra = round(bytes_ - least["unguarded"][0], 1)
         yield Figure(f"extra WAL per transaction, {name}", extra, "bytes", at_most(0.5) if ours else None)
         yield Figure(f"new versions of the mark, {name}", versions, "rows", at_most(0) if ours else None)
         yield Figure(f"MultiXacts, {name}", round(multixacts, 3), "ids", at_most(0) if ours else None)
