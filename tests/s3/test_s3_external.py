@@ -111,14 +111,20 @@ def test_a_put_whose_upload_a_newer_owner_has_collected_is_stale(
     assert beside() == ([], [])
 
 
-@pytest.mark.parametrize("rewindable", [True, False])
+@pytest.mark.parametrize(
+    ("rewindable", "method", "where"),
+    [(True, "PUT", "partNumber=2"), (False, "PUT", "partNumber=2"), (True, "POST", "uploadId=")],
+)
 def test_an_upload_that_was_aborted_by_others_is_begun_anew_if_the_body_can_be_read_again(
-    fenced, through, proxy, s3_client, bucket_name, prefix, aside, beside, rewindable
+    fenced, through, proxy, s3_client, bucket_name, prefix, aside, beside, rewindable, method, where
 ):
-    """A lifecycle rule aborts it: bytes are sent again, a stream gives a clear error; never a cut object."""
+    """A lifecycle rule aborts it while a part or the completion is under way.
+
+    Bytes are sent again, a stream gives a clear error; never a cut object.
+    """
     thing = through.object("r")
     first = thing.put(b"before", A)
-    stop = proxy.hold("PUT", "hold request", where="partNumber=2")
+    stop = proxy.hold(method, "hold request", where=where)
     with aside(lambda: thing.put(LONG if rewindable else iter([LONG]), A)) as result:
         assert stop.reached.wait(60)
         (found,) = s3_client.list_multipart_uploads(Bucket=bucket_name, Prefix=f"{prefix}r.d/")["Uploads"]
