@@ -256,8 +256,8 @@ POSTGRES: tuple[Mutant, ...] = (
         "D1",
         "what holds for every other worker does not hold for those with an event loop",
         (
-            Edit(AIO, "            await _run(tx_, statements.guard(attempt.bearers))\n", ""),
-            Edit(AIO, "            await _run(tx_, statements.confirm(attempt.bearers))\n", ""),
+            Edit(AIO, "            await run(tx_, statements.guard(attempt.bearers))\n", ""),
+            Edit(AIO, "            await run(tx_, statements.confirm(attempt.bearers))\n", ""),
         ),
     ),
 )
