@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,15 +18,37 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sinkfence import NotArmed, StaleToken, Token
 from sinkfence_postgres import PostgresSink, aio, clean_ledger, install
 
+HELD = (
+    "from pg_locks where locktype = 'advisory' and database ="
+    " (select oid from pg_database where datname = current_database())"
+)
+LOCKS = f"select count(*) {HELD}"
+NUMBERS = itertools.count(1)
+JOB = ""
+
+
+@pytest.fixture(autouse=True)
+def job() -> None:
+    """A job that no other test uses."""
+    globals()["JOB"] = f"invoice-{next(NUMBERS)}"
+
 
 def token(generation: int = 7, owner: str = "a") -> Token:
-    return Token("invoice-42", generation, owner)
+    return Token(JOB, generation, owner)
+
+
+@pytest.fixture(scope="module")
+def dsn(postgres_server) -> Iterator[str]:
+    database = postgres_server.create_database()
+    with psycopg.connect(database) as conn:
+        install(conn)
+    yield database
+    postgres_server.drop_database(database)
 
 
 @pytest.fixture
 def db(dsn) -> Iterator[psycopg.Connection]:
     with psycopg.connect(dsn, autocommit=True) as conn:
-        install(conn)
         yield conn
 
 
@@ -65,7 +88,7 @@ def test_an_answer_is_found_again(sink, db):
         assert (again.state, again.answer) == ("reused", None)
     with replay.claim(token(8), "k2", "g") as again:
         assert again.state == "run"
-    assert db.execute("select count(*) from pg_locks where locktype = 'advisory'").fetchone() == (0,)
+    assert db.execute(LOCKS).fetchone() == (0,)
 
 
 def test_a_stale_owner_is_told_nothing(sink):
@@ -116,11 +139,8 @@ def test_a_connection_that_was_lost_keeps_nothing(sink, db):
     replay = sink.replay()
     sink.arm(token())
     with pytest.raises(Exception, match=r"terminat|closed|lost"), replay.claim(token(), "k", "f") as first:
-        db.execute(
-            "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and database ="
-            " (select oid from pg_database where datname = current_database())"
-        )
-        while db.execute("select count(*) from pg_locks where locktype = 'advisory'").fetchone() != (0,):
+        db.execute(f"select pg_terminate_backend(pid) {HELD}")
+        while db.execute(LOCKS).fetchone() != (0,):
             pass
         with replay.claim(token(), "k", "f") as second:
             assert second.state == "run"
@@ -135,8 +155,10 @@ def test_answers_are_cleaned_with_the_ledger(sink, db):
     sink.arm(token())
     with sink.replay().claim(token(), "k", "f") as claim:
         claim.keep("answer")
-    assert db.execute("select scope, generation from sinkfence.ledger").fetchall() == [("http:invoice-42", 7)]
-    assert clean_ledger(db, datetime.timedelta(microseconds=1)) == 1
+    entry = "select generation from sinkfence.ledger where scope = %s"
+    assert db.execute(entry, [f"http:{JOB}"]).fetchall() == [(7,)]
+    assert clean_ledger(db, datetime.timedelta(microseconds=1)) > 0
+    assert db.execute(entry, [f"http:{JOB}"]).fetchall() == []
 
 
 @pytest.fixture(params=["string", "pool", "psycopg", "asyncpg"])
@@ -208,7 +230,7 @@ def test_checking_raises_no_mark(sink, db):
     """Unknown and newer owners are NotArmed, older ones stale, and nothing is written."""
     with pytest.raises(NotArmed):
         sink.check(token())
-    assert db.execute("select count(*) from sinkfence.mark").fetchone() == (0,)
+    assert db.execute("select count(*) from sinkfence.mark where job_id = %s", [JOB]).fetchone() == (0,)
     sink.arm(token())
     sink.check(token())
     with pytest.raises(NotArmed):
