@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.metadata
 import re
 import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 OURS = {"sinkfence", "sinkfence_postgres", "sinkfence_s3", "sinkfence_http"}
 DRIVERS = {"psycopg", "psycopg2", "asyncpg"}  # SQLAlchemy imports these, as a URL names them
+CONTESTANTS = {name: [name] for name in ("fencekit", "matplotlib", "obstore")}  # they needn't be installed
 TYPES_ALONE = {"mypy_boto3_s3"}  # imported under TYPE_CHECKING
 
 
@@ -35,7 +38,7 @@ def brought(names: set[str]) -> set[str]:
     found: set[str] = set()
     while names := names - found:
         found |= names
-        required = {text for name in names for text in importlib.metadata.requires(name) or ()}
+        required = {text for name in names for text in required_by(name)}
         wanted = {Requirement(text) for text in required}
         names = {
             canonicalize_name(each.name)
@@ -43,6 +46,13 @@ def brought(names: set[str]) -> set[str]:
             if each.marker is None or each.marker.evaluate({"extra": "crypto"})
         }
     return found
+
+
+def required_by(name: str) -> list[str]:
+    """What an installed distribution requires."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.requires(name) or []
+    return []
 
 
 def imported(path: Path) -> set[str]:
@@ -57,14 +67,21 @@ def imported(path: Path) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-def test_whatever_the_tests_import_is_in_the_test_extra() -> None:
-    """Each module from elsewhere is of a distribution that the extra asks for, or brings along."""
-    modules = {name for path in (ROOT / "tests").rglob("*.py") for name in imported(path)}
+@pytest.mark.parametrize(("extra", "folder"), [("test", "tests"), ("bench", "tests/bench")])
+def test_whatever_is_imported_here_is_in_the_extra(extra: str, folder: str) -> None:
+    """Each module from elsewhere is of a distribution that the extra asks for, or brings along.
+
+    A benchmark runs as a test without its contestants, and says then which are not run.
+    """
+    files = set((ROOT / folder).rglob("*.py"))
+    if extra == "test":
+        files -= set((ROOT / "tests" / "bench").rglob("*.py"))
+    modules = {name for path in files for name in imported(path)}
     beside = {path.stem for path in (ROOT / "tests").rglob("*") if path.suffix == ".py" or path.is_dir()}
     elsewhere = modules - sys.stdlib_module_names - OURS - TYPES_ALONE - beside
-    owners = importlib.metadata.packages_distributions()
-    there = brought(asked_for("test"))
-    assert DRIVERS | {"pytest"} <= elsewhere
+    owners = importlib.metadata.packages_distributions() | CONTESTANTS
+    there = brought(asked_for(extra))
+    assert extra == "bench" or elsewhere >= DRIVERS | {"pytest"}
     assert {
         name for name in elsewhere if there.isdisjoint(map(canonicalize_name, owners.get(name, [])))
     } == set()
