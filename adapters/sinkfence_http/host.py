@@ -7,23 +7,18 @@ import hashlib
 import math
 import os
 import time
-import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
 
 from sinkfence.errors import NotArmed, NotEnforced
 from sinkfence.marks import Mark, admit
 from sinkfence.sinks import Watch
 from sinkfence.tokens import Token
-from sinkfence_http import mounts
+from sinkfence_http import files, mounts
 from sinkfence_http.answers import IN_FLIGHT, Refused
 from sinkfence_http.door import UNWATCHED, recognise
 from sinkfence_http.host_replay import HostReplay
-
-SLOT: Final = 512
-"""Bytes: a sector, which disks write as a whole."""
 
 
 class HostGate:
@@ -132,7 +127,7 @@ class Job:
     def leave(self) -> None:
         """Be inside no longer."""
         if self._held is not None:
-            _close(self._held)
+            files.unlock(self._held)
             self._held = None
 
     def _pauses(self) -> Iterator[float]:
@@ -144,16 +139,16 @@ class Job:
 
     def _raise(self) -> bool:
         """Write the mark and make it durable; False: somebody else is at it."""
-        with _locked(self._mark, fcntl.LOCK_EX) as fd:
+        with files.locked(self._mark, fcntl.LOCK_EX) as fd:
             if fd is None:
                 return False
-            data = os.pread(fd, 2 * SLOT, 0)
+            data = os.pread(fd, 2 * files.SLOT, 0)
             place, mark = self._newest(data)
             raised = admit(self._token, mark)
             # Also where it stands already: who has written it may have been killed before it was on the disk.
             # Never over the one that holds, of which nothing must be lost when the power goes.
-            record = _sealed(f"{raised.generation} {raised.owner}")
-            if os.pwrite(fd, record, SLOT - place) != SLOT:
+            record = files.seal(f"{raised.generation} {raised.owner}")
+            if os.pwrite(fd, record, files.SLOT - place) != files.SLOT:
                 raise OSError(f"{self._mark} could not be written")
             os.fsync(fd)
         folder = os.open(self._folder, os.O_RDONLY)
@@ -165,19 +160,19 @@ class Job:
 
     def _drain(self) -> bool:
         """Note that all who were inside have left; False: they haven't."""
-        with _locked(self._inside, fcntl.LOCK_EX) as fd:
+        with files.locked(self._inside, fcntl.LOCK_EX) as fd:
             if fd is None:
                 return False
             # Whoever gets in after this reads the mark after this: what is below it stays outside for ever.
             mark = self._read_mark()
             if mark is None:
                 raise NotEnforced(f"{self._mark} has gone: a mark must never be deleted")
-            os.pwrite(fd, _sealed(str(mark.generation)), 0)
+            os.pwrite(fd, files.seal(str(mark.generation)), 0)
             return True
 
     def _enter(self) -> bool:
         # A new open file description each time: threads of one process exclude each other, too.
-        fd = _lock(self._inside, fcntl.LOCK_SH)
+        fd = files.lock(self._inside, fcntl.LOCK_SH)
         if fd is None:
             return False
         try:
@@ -185,83 +180,32 @@ class Job:
             #   7: reads 7 | 8: raises the mark, finds nobody inside, enters | 7: locks, and is inside as well
             self.check()
         except BaseException:
-            _close(fd)
+            files.unlock(fd)
             raise
         self._held = fd
         return True
 
     def _read_mark(self) -> Mark | None:
         try:
-            return self._newest(_read(self._mark))[1]
+            return self._newest(files.read(self._mark))[1]
         except FileNotFoundError:
             return None
 
     def _newest(self, data: bytes) -> tuple[int, Mark | None]:
         """Return the newest mark that is whole, and its place: one may have been torn when the power went."""
-        slots = [(place, _unsealed(data[place : place + SLOT])) for place in (0, SLOT)]
+        slots = [(place, files.unseal(data[place : place + files.SLOT])) for place in (0, files.SLOT)]
         found = [(int(text.split(" ")[0]), place, text) for place, text in slots if text]
         if not found and data.strip(b"\0"):
             raise NotEnforced(
                 f"{self._mark} is damaged: restore it, or raise the lease store above what it held"
             )
         if not found:
-            return SLOT, None
+            return files.SLOT, None
         generation, place, text = max(found)
         return place, Mark(generation, text.partition(" ")[2])
 
     def _drained(self) -> int:
         try:
-            return int(_unsealed(_read(self._inside)) or 0)
+            return int(files.unseal(files.read(self._inside)) or 0)
         except FileNotFoundError:
             return 0
-
-
-def _read(path: str) -> bytes:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        return os.read(fd, 2 * SLOT)
-    finally:
-        os.close(fd)
-
-
-def _sealed(text: str) -> bytes:
-    data = text.encode()
-    return (b"%08x %s\n" % (zlib.crc32(data), data)).ljust(SLOT, b"\0")
-
-
-def _unsealed(data: bytes) -> str | None:
-    seal, _, text = data.rstrip(b"\0").removesuffix(b"\n").partition(b" ")
-    return text.decode() if text and seal == b"%08x" % zlib.crc32(text) else None
-
-
-@contextmanager
-def _locked(path: str, kind: int) -> Generator[int | None]:
-    fd = _lock(path, kind)
-    try:
-        yield fd
-    finally:
-        if fd is not None:
-            _close(fd)
-
-
-def _lock(path: str, kind: int) -> int | None:
-    """Open the file and lock it, None if that means to wait.
-
-    Closed on exec (PEP 446): a program that a handler starts doesn't keep the lock.
-    """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(fd, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _close(fd: int) -> None:
-    # By word, and not by close() alone: a process forked meanwhile has the same lock in its hands.
-    fcntl.flock(fd, fcntl.LOCK_UN)
-    os.close(fd)

@@ -21,7 +21,7 @@ import pytest
 from sinkfence import GenerationConflict, NotArmed, NotEnforced, StaleToken, Token
 from sinkfence_http import HostGate, aio, mounts
 from sinkfence_http.answers import Refused
-from sinkfence_http.host import SLOT
+from sinkfence_http.files import SLOT
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "services" / "gate_worker.py"
