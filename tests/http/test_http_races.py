@@ -1,0 +1,306 @@
+"""The race behind the door: which gate is a fence under which real server, and which one isn't."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+
+import sinkfence_postgres.aio
+from sinkfence import Token
+from sinkfence_http import TrustedNetwork, aio, asgi
+from sinkfence_http.wire import format_token
+from sinkfence_postgres import install
+
+NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+ARM = ".well-known/fencing-arm"
+WAITING = (
+    "select pid, application_name from pg_locks join pg_stat_activity using (pid), pg_sleep(0.005)"
+    " where locktype = 'advisory' and classid = 1 and objid = %s and not granted"
+)
+
+
+@dataclass
+class Place:
+    """The database that every service of this module writes into, and one account in it."""
+
+    db: psycopg.Connection[Any]
+    account: int
+
+    def rows(self) -> list[int]:
+        """The generations that have written, in the order in which they did."""
+        found = self.db.execute(
+            "select generation from payment where account = %s order by id", [self.account]
+        )
+        return [generation for (generation,) in found]
+
+    @contextlib.contextmanager
+    def stalling(self) -> Iterator[Callable[[], None]]:
+        """Make requests with `stall` wait in mid-statement, until what this gives is called."""
+        with psycopg.connect(self.db.info.dsn, password=self.db.info.password, autocommit=True) as blocker:
+            blocker.execute("select pg_advisory_lock(1, %s)", [self.account])
+            yield lambda: blocker.execute("select pg_advisory_unlock(1, %s)", [self.account])
+
+    def stalled(self, late: Future[Any] | None = None) -> tuple[int, int]:
+        """Wait until a request stalls; return the pid of its session, and that of its worker."""
+        while not (found := self.db.execute(WAITING, [self.account]).fetchone()):
+            assert late is None or not late.done(), late.result()
+        return found[0], int(found[1].split(" ")[1])
+
+    def session_has_ended(self, pid: int) -> None:
+        """Wait until a session is there no more, or has nothing left to do."""
+        busy = "select 1 from pg_stat_activity, pg_sleep(0.005) where pid = %s and state <> 'idle'"
+        while self.db.execute(busy, [pid]).fetchone():
+            pass
+
+
+@pytest.fixture(scope="module")
+def database(postgres_server) -> Iterator[psycopg.Connection[Any]]:
+    dsn = postgres_server.create_database()
+    with psycopg.connect(dsn, autocommit=True) as db:
+        install(db)
+        db.execute("create table payment (id serial, place text, account int, generation bigint)")
+        yield db
+    postgres_server.drop_database(dsn)
+
+
+@pytest.fixture(scope="module")
+def start_race(database, start_service, tmp_path_factory):
+    """Start the service by the name of its server, once each."""
+    running: dict[str, Any] = {}
+    folder = str(tmp_path_factory.mktemp("gates"))
+
+    def start(server: str) -> Any:
+        if server in running:
+            return running[server]
+        if server == "nginx":
+            if NGINX is None:
+                pytest.skip("not run: no nginx (Debian's nginx-light)")
+            passing = f"location / {{ proxy_pass {start('uvicorn-2').url}; }}"
+            settings = {"nginx": NGINX, "folder": str(tmp_path_factory.mktemp("nginx")), "server": passing}
+            running[server] = start_service("nginx_service.py", json.dumps(settings), name=server)
+        else:
+            settings = {"dsn": postgres_dsn(database), "folder": f"{folder}/{server}"}
+            running[server] = start_service("race_service.py", json.dumps(settings), name=server)
+        return running[server]
+
+    yield start
+    for service in running.values():
+        service.process.kill()
+        service.process.wait()
+
+
+def postgres_dsn(db: psycopg.Connection[Any]) -> str:
+    return psycopg.conninfo.make_conninfo(db.info.dsn, password=db.info.password)
+
+
+@pytest.fixture
+def place(database, account) -> Place:
+    return Place(database, account)
+
+
+def pay(service: Any, gate: str, account: int, generation: int, query: str = "") -> Any:
+    return service.ask("POST", f"/{gate}/{account}{query}", shown(account, generation))
+
+
+def arm(service: Any, gate: str, account: int, generation: int) -> Any:
+    return service.ask("POST", f"/{gate}/{ARM}", shown(account, generation))
+
+
+def shown(account: int, generation: int) -> str:
+    return format_token(Token(f"account-{account}", generation, f"worker:{generation}"))
+
+
+SERVERS = ["uvicorn", "uvicorn-2", "gunicorn", "hypercorn"]
+
+
+@pytest.mark.parametrize("server", [*SERVERS, "nginx"])
+@pytest.mark.parametrize("gate", ["postgres", "host", "impatient", "door", "tasks"])
+def test_7_is_admitted_and_stalls_8_writes_7_wakes(start_race, place, server, gate):
+    """A PostgresSink refuses 7, a HostGate keeps 8 waiting for it: DoorOnly and tasks let 7 write after 8.
+
+    The last two are what a fence must not be, and have to fail here as long as the docs say that they do.
+    """
+    service = start_race(server)
+    with place.stalling() as release, ThreadPoolExecutor() as pool:
+        late = pool.submit(pay, service, gate, place.account, 7, "?stall")
+        session, _ = place.stalled(None if gate == "tasks" else late)
+        new = pool.submit(pay, service, gate, place.account, 8)
+        if gate == "host":  # until 8 has raised the mark; it waits then for 7 to leave
+            while arm(service, gate, place.account, 7).status != 412:
+                pass
+            assert place.rows() == []
+        elif gate == "impatient":
+            assert new.result(60).fencing == "previous-owner-in-flight"
+            assert new.result().headers["Retry-After"] == "1"
+            assert arm(service, gate, place.account, 7).fencing == "stale-token;current=8"
+        else:
+            assert new.result(60).fencing == "accepted"
+            while place.rows() == []:  # a task writes when its request has been answered
+                pass
+            assert place.rows() == [8]
+        release()
+        answers = [late.result(60).fencing, new.result(60).fencing]
+        place.session_has_ended(session)
+    if gate == "impatient":
+        answers[1] = pay(service, gate, place.account, 8).fencing
+    assert (answers, place.rows()) == {
+        "postgres": (["stale-token;current=8", "accepted"], [8]),
+        "host": (["accepted", "accepted"], [7, 8]),
+        "impatient": (["accepted", "accepted"], [7, 8]),
+        "door": (["accepted", "accepted"], [8, 7]),
+        "tasks": (["accepted", "accepted"], [8, 7]),
+    }[gate]
+
+
+@pytest.mark.parametrize("server", ["uvicorn-2", "gunicorn"])
+@pytest.mark.parametrize(("gate", "rows"), [("postgres", [8]), ("host", [8, 7])])
+def test_a_worker_is_killed_inside_its_handler(start_race, place, server, gate, rows):
+    """kill -9 keeps nobody out. A guarded transaction dies with it; a bare statement under way doesn't.
+
+    That is what a HostGate can't know of: the second row has to fail as long as the docs say that it does.
+    """
+    service = start_race(server)
+    with place.stalling() as release, ThreadPoolExecutor() as pool:
+        late = pool.submit(pay, service, gate, place.account, 7, "?stall")
+        session, worker = place.stalled(late)
+        os.kill(worker, signal.SIGKILL)
+        with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
+            late.result(60)
+        assert pay(service, gate, place.account, 8).fencing == "accepted"
+        release()
+        place.session_has_ended(session)
+    assert place.rows() == rows
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("gate", ["postgres", "host"])
+def test_the_database_ends_a_session_inside_a_handler(start_race, place, server, gate):
+    """It is the server's own 500, nothing of it was applied, and the next owner isn't kept waiting."""
+    service = start_race(server)
+    with place.stalling(), ThreadPoolExecutor() as pool:
+        late = pool.submit(pay, service, gate, place.account, 7, "?stall")
+        place.db.execute("select pg_terminate_backend(%s)", [place.stalled(late)[0]])
+        assert (late.result(60).status, late.result().fencing) == (500, None)
+        assert pay(service, gate, place.account, 8).fencing == "accepted"
+    assert pay(service, gate, place.account, 7).fencing == "stale-token;current=8"
+    assert place.rows() == [8]
+
+
+@pytest.mark.parametrize("server", ["uvicorn", "gunicorn"])
+def test_the_database_ends_the_session_of_the_door(start_race, place, server):
+    """Whether the mark was raised isn't known: 503 with Retry-After, nothing runs, and it can be repeated."""
+    service = start_race(server)
+    waiting = (
+        "select pid from pg_locks, pg_sleep(0.005)"
+        " where relation = 'sinkfence.mark'::regclass and not granted"
+    )
+    with psycopg.connect(postgres_dsn(place.db)) as blocker, ThreadPoolExecutor() as pool:
+        blocker.execute("lock table sinkfence.mark")
+        reply = pool.submit(pay, service, "postgres", place.account, 7)
+        while not (found := place.db.execute(waiting).fetchone()):
+            pass
+        place.db.execute("select pg_terminate_backend(%s)", found)
+        assert (reply.result(60).status, reply.result().fencing) == (503, "fence-unavailable")
+        assert reply.result().headers["Retry-After"] == "1"
+        blocker.rollback()
+    assert place.rows() == []
+    assert pay(service, "postgres", place.account, 7).fencing == "accepted"
+
+
+@pytest.mark.parametrize("server", ["uvicorn", "gunicorn", "hypercorn"])
+@pytest.mark.parametrize("gate", ["postgres", "host"])
+def test_a_caller_leaves_while_its_request_is_in_the_handler(start_race, place, server, gate):
+    """Whether its server ends the handler or not, nothing of 7 comes after 8."""
+    service = start_race(server)
+    with place.stalling() as release, ThreadPoolExecutor() as pool:
+        with socket.create_connection(("127.0.0.1", service.port)) as caller:
+            head = f"POST /{gate}/{place.account}?stall HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n"
+            caller.sendall(f"{head}Fencing-Token: {shown(place.account, 7)}\r\n\r\n".encode())
+            session, _ = place.stalled()
+        new = pool.submit(pay, service, gate, place.account, 8)
+        if gate == "postgres":
+            assert new.result(60).fencing == "accepted"
+        release()
+        place.session_has_ended(session)
+        assert new.result(60).fencing == "accepted"
+    assert place.rows() in ([8], [7, 8])
+    assert gate == "host" or place.rows() == [8]
+
+
+def test_a_cancelled_request_keeps_nobody_out(place):
+    """Its transaction is rolled back, and its session given up: what 7 would have written is never there."""
+    dsn = postgres_dsn(place.db)
+    fence = aio.Fence(sinkfence_postgres.aio.PostgresSink(dsn), TrustedNetwork())
+
+    async def handle(scope: Any, receive: Any, send: Any) -> None:
+        token = await fence.admit(scope, f"account-{place.account}")
+        async with (
+            await psycopg.AsyncConnection.connect(
+                dsn, autocommit=True, application_name="worker 0"
+            ) as session,
+            sinkfence_postgres.aio.transaction(session, token),
+        ):
+            await session.execute(
+                "insert into payment (account, generation) values (%s, %s)", [place.account, token.generation]
+            )
+            if token.generation == 7:
+                await session.execute("select pg_advisory_xact_lock_shared(1, %s)", [place.account])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    door = asgi.FencingMiddleware(handle, fence)
+
+    async def ask(generation: int) -> int:
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "http.request"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        headers = [(b"fencing-token", shown(place.account, generation).encode())]
+        await door({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive, send)
+        return sent[0]["status"]
+
+    async def race() -> None:
+        late = asyncio.create_task(ask(7))
+        await asyncio.to_thread(place.stalled)
+        late.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await late
+        assert await ask(8) == 200
+
+    with place.stalling():
+        asyncio.run(race())
+    assert place.rows() == [8]
+
+
+@pytest.mark.parametrize("server", ["uvicorn-2", "gunicorn"])
+@pytest.mark.parametrize("gate", ["postgres", "host"])
+def test_three_owners_at_once(start_race, place, server, gate):
+    """Requests of three generations in any order, over two processes: what is written never goes back."""
+    service = start_race(server)
+    generations = [7, 8, 9] * 8
+    random.Random(place.account).shuffle(generations)
+    with ThreadPoolExecutor(8) as pool:
+        replies = pool.map(lambda number: pay(service, gate, place.account, number), generations)
+        accepted = sorted(
+            number for number, reply in zip(generations, replies, strict=True) if reply.fencing == "accepted"
+        )
+    assert place.rows() == accepted
+    assert accepted.count(9) == 8
