@@ -24,6 +24,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 NUMBERS = itertools.count(1)
 
+sys.path.append(str(HERE))
+from racing import race_database, start_race  # noqa: E402, F401  # fixtures
 
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +10,12 @@ from typing import Any
 
 import pytest
 import requests
+from racing import NGINX
 
 from sinkfence import NotEnforced, StaleToken, Token
 from sinkfence_http.requests_adapter import FencedAdapter, HttpSink
 from sinkfence_http.wire import format_token
 
-NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 pytestmark = pytest.mark.skipif(NGINX is None, reason="not run: no nginx (Debian's nginx-light)")
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "stand-behind-a-proxy.md"

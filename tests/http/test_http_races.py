@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
-import json
 import os
 import random
-import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -18,14 +16,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 import sinkfence_postgres.aio
 from sinkfence import Token
 from sinkfence_http import TrustedNetwork, aio, asgi
 from sinkfence_http.wire import format_token
-from sinkfence_postgres import install
 
-NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 ARM = ".well-known/fencing-arm"
 WAITING = (
     "select pid, application_name from pg_locks join pg_stat_activity using (pid), pg_sleep(0.005)"
@@ -40,6 +37,10 @@ class Place:
     db: psycopg.Connection[Any]
     account: int
 
+    @property
+    def dsn(self) -> str:
+        return make_conninfo(self.db.info.dsn, password=self.db.info.password)
+
     def rows(self) -> list[int]:
         """The generations that have written, in the order in which they did."""
         found = self.db.execute(
@@ -50,7 +51,7 @@ class Place:
     @contextlib.contextmanager
     def stalling(self) -> Iterator[Callable[[], None]]:
         """Make requests with `stall` wait in mid-statement, until what this gives is called."""
-        with psycopg.connect(self.db.info.dsn, password=self.db.info.password, autocommit=True) as blocker:
+        with psycopg.connect(self.dsn, autocommit=True) as blocker:
             blocker.execute("select pg_advisory_lock(1, %s)", [self.account])
             yield lambda: blocker.execute("select pg_advisory_unlock(1, %s)", [self.account])
 
@@ -67,49 +68,9 @@ class Place:
             pass
 
 
-@pytest.fixture(scope="module")
-def database(postgres_server) -> Iterator[psycopg.Connection[Any]]:
-    dsn = postgres_server.create_database()
-    with psycopg.connect(dsn, autocommit=True) as db:
-        install(db)
-        db.execute("create table payment (id serial, place text, account int, generation bigint)")
-        yield db
-    postgres_server.drop_database(dsn)
-
-
-@pytest.fixture(scope="module")
-def start_race(database, start_service, tmp_path_factory):
-    """Start the service by the name of its server, once each."""
-    running: dict[str, Any] = {}
-    folder = str(tmp_path_factory.mktemp("gates"))
-
-    def start(server: str) -> Any:
-        if server in running:
-            return running[server]
-        if server == "nginx":
-            if NGINX is None:
-                pytest.skip("not run: no nginx (Debian's nginx-light)")
-            passing = f"location / {{ proxy_pass {start('uvicorn-2').url}; }}"
-            settings = {"nginx": NGINX, "folder": str(tmp_path_factory.mktemp("nginx")), "server": passing}
-            running[server] = start_service("nginx_service.py", json.dumps(settings), name=server)
-        else:
-            settings = {"dsn": postgres_dsn(database), "folder": f"{folder}/{server}"}
-            running[server] = start_service("race_service.py", json.dumps(settings), name=server)
-        return running[server]
-
-    yield start
-    for service in running.values():
-        service.process.kill()
-        service.process.wait()
-
-
-def postgres_dsn(db: psycopg.Connection[Any]) -> str:
-    return psycopg.conninfo.make_conninfo(db.info.dsn, password=db.info.password)
-
-
 @pytest.fixture
-def place(database, account) -> Place:
-    return Place(database, account)
+def place(race_database, account) -> Place:
+    return Place(race_database, account)
 
 
 def pay(service: Any, gate: str, account: int, generation: int, query: str = "") -> Any:
@@ -208,7 +169,7 @@ def test_the_database_ends_the_session_of_the_door(start_race, place, server):
         "select pid from pg_locks, pg_sleep(0.005)"
         " where relation = 'sinkfence.mark'::regclass and not granted"
     )
-    with psycopg.connect(postgres_dsn(place.db)) as blocker, ThreadPoolExecutor() as pool:
+    with psycopg.connect(place.dsn) as blocker, ThreadPoolExecutor() as pool:
         blocker.execute("lock table sinkfence.mark")
         reply = pool.submit(pay, service, "postgres", place.account, 7)
         while not (found := place.db.execute(waiting).fetchone()):
@@ -243,7 +204,7 @@ def test_a_caller_leaves_while_its_request_is_in_the_handler(start_race, place, 
 
 def test_a_cancelled_request_keeps_nobody_out(place):
     """Its transaction is rolled back, and its session given up: what 7 would have written is never there."""
-    dsn = postgres_dsn(place.db)
+    dsn = place.dsn
     fence = aio.Fence(sinkfence_postgres.aio.PostgresSink(dsn), TrustedNetwork())
 
     async def handle(scope: Any, receive: Any, send: Any) -> None:
