@@ -3,69 +3,27 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-from urllib.parse import unquote, urlsplit
 
 import psycopg
 import pytest
 import sqlalchemy as sa
+from pooler import PGBOUNCER, pgbouncer
 from sqlalchemy import orm
 
-from sinkfence.demo.servers import binaries
-from sinkfence.demo.servers.supervised import supervised
 from sinkfence.errors import NotEnforced, StaleToken
 from sinkfence_postgres import PostgresSink, guard, once, transaction
 
-PGBOUNCER = shutil.which("pgbouncer", path=os.environ.get("PATH", "") + ":/usr/sbin")
-
 pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason="not run: there is no pgbouncer on the PATH")
-
-SETTINGS = """
-[databases]
-{name} = host={host} port={server} dbname={name} user={user} password='{password}'
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = {port}
-unix_socket_dir =
-auth_type = any
-pool_mode = transaction
-default_pool_size = 1
-"""
 
 
 @pytest.fixture(scope="module")
 def bouncer(shared):
     """A database as seen through PgBouncer, which has one connection to the server for everybody."""
-    parts, user = urlsplit(shared.dsn), binaries.unprivileged()
-    [port] = binaries.free_ports(1)
-    with supervised("PgBouncer", binaries.temporary(user)) as process:
-        settings = process.folder / "pgbouncer.ini"
-        settings.write_text(
-            SETTINGS.format(
-                name=parts.path.strip("/"),
-                host=parts.hostname,
-                server=parts.port,
-                user=parts.username,
-                password=unquote(parts.password or "").replace("'", "''"),
-                port=port,
-            )
-        )
-        settings.chmod(0o600)
-        if user is not None:
-            for path in (process.folder, settings):
-                os.chown(path, *user)
-        process.start([PGBOUNCER, settings], user=user)
-
-        def answers(code):
-            with socket.socket() as sock:
-                return code is None and sock.connect_ex(("127.0.0.1", port)) == 0
-
-        process.wait(answers)
-        database = type(shared)(f"postgresql://postgres@127.0.0.1:{port}{parts.path}")
+    with pgbouncer(shared.dsn) as dsn:
+        database = type(shared)(dsn)
         yield database
         database.admin.close()
 
