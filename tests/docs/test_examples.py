@@ -41,6 +41,8 @@ RUN_HERE = {
     "docs/how-to/asyncio.md",
     "docs/how-to/observe.md",
     "README.md",
+    "docs/how-to/answer-repeated-requests.md",
+    "docs/how-to/fence-without-a-database.md",
     "docs/explanation/etag-hole.md",
     "docs/explanation/the-rule.md",
     "docs/how-to/bind-sessions-to-a-lease.md",
@@ -183,16 +185,14 @@ def test_name_jobs_and_steps(run_page: RunPage) -> None:
     run_page("docs/how-to/name-jobs-and-steps.md")
 
 
-def test_mount_the_door(run_page: RunPage, engine: Engine) -> None:
+def test_mount_the_door(run_page: RunPage, engine: Engine, signing: tuple[SignedTokens, TokenSigner]) -> None:
     """The Flask service pays for the newest owner, refuses an older one, and a call without a token."""
-    key = Ed25519PrivateKey.generate()
-    keys = {"1": VerificationKey(key=key.public_key(), alg="EdDSA", issuer="workers")}
-    sign = TokenSigner(key, kid="1", alg="EdDSA", issuer="workers", audience="orders")
+    verifier, sign = signing
     names = run_page(
         "docs/how-to/mount-the-door.md",
         engine=engine,
-        verifier=SignedTokens(keys, audience="orders"),
-        async_fence=Fence(aio.PostgresSink("dbname=orders"), SignedTokens(keys, audience="orders")),
+        verifier=verifier,
+        async_fence=Fence(aio.PostgresSink("dbname=orders"), verifier),
     )
     client = names["app"].test_client()
 
@@ -205,6 +205,48 @@ def test_mount_the_door(run_page: RunPage, engine: Engine) -> None:
     assert pay(Token("account-17", 7, "worker-a:1f0c")) == (412, "stale-token")
     assert pay(None) == (428, "token-required")
     assert entries(engine, "payment", "account") == [17]
+
+
+@pytest.fixture
+def signing() -> tuple[SignedTokens, TokenSigner]:
+    """What believes a worker's tokens, and what makes them."""
+    key = Ed25519PrivateKey.generate()
+    keys = {"1": VerificationKey(key=key.public_key(), alg="EdDSA", issuer="workers")}
+    signer = TokenSigner(key, kid="1", alg="EdDSA", issuer="workers", audience="orders")
+    return SignedTokens(keys, audience="orders"), signer
+
+
+def test_answer_repeated_requests(
+    run_page: RunPage, engine: Engine, signing: tuple[SignedTokens, TokenSigner]
+) -> None:
+    """A repetition is answered as the first time, also by a newer owner, and pays nothing."""
+    names = run_page("docs/how-to/answer-repeated-requests.md", engine=engine, verifier=signing[0])
+    client = names["app"].test_client()
+
+    def pay(token: Token) -> tuple[str, Any]:
+        headers = {"Fencing-Token": signing[1](token), "Idempotency-Key": token.key("pay order-1881")}
+        answer = client.post("/accounts/17", headers=headers)
+        return answer.headers["Fencing-Status"], answer.json
+
+    assert pay(Token("account-17", 7, "worker-a:1f0c")) == ("accepted", {"payment": 1})
+    assert pay(Token("account-17", 7, "worker-a:1f0c")) == ("accepted;replayed", {"payment": 1})
+    assert pay(Token("account-17", 8, "worker-b:99ab")) == ("accepted;replayed", {"payment": 1})
+    assert pay(Token("account-17", 7, "worker-a:1f0c"))[0] == "stale-token;current=8"
+    assert entries(engine, "payment", "account") == [17]
+
+
+def test_fence_without_a_database(run_page: RunPage, signing: tuple[SignedTokens, TokenSigner]) -> None:
+    """The printer prints for the newest owner alone."""
+    names = run_page("docs/how-to/fence-without-a-database.md", verifier=signing[0])
+    client = names["app"].test_client()
+
+    def label(generation: int) -> str:
+        token = Token("order-9", generation, f"worker:{generation}")
+        with client.post("/labels/9", headers={"Fencing-Token": signing[1](token)}) as answer:
+            return answer.headers["Fencing-Status"]
+
+    assert [label(7), label(8), label(7)] == ["accepted", "accepted", "stale-token;current=8"]
+    assert names["printed"] == [9, 9]
 
 
 @pytest.fixture
