@@ -64,8 +64,8 @@ class Passage:
 
     def admit(self, job_id: str) -> Token:
         """Note that the handler named its job, and return the token if it is for that job."""
-        if check_job_id(job_id) != self.token.job_id:
-            self._mismatch = JobMismatch(self.token, job_id)
+        if job_id != self.token.job_id:  # which was checked when the token was made
+            self._mismatch = JobMismatch(self.token, check_job_id(job_id))
             raise self._mismatch
         self._admitted, self._mismatch = True, None
         return self.token

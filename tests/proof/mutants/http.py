@@ -104,7 +104,7 @@ HTTP: tuple[Mutant, ...] = (
         "http.another_job",
         "D2",
         "whoever holds any job may write to all of them",
-        (Edit(DOOR, "if check_job_id(job_id) != self.token.job_id:", "if not check_job_id(job_id):"),),
+        (Edit(DOOR, "if job_id != self.token.job_id:", "if not job_id:"),),
     ),
     Mutant(
         "a service without a door taken for armed",
