@@ -119,7 +119,7 @@ def test_a_client_that_is_killed(pooled: str, pg: SqlStore, child: Callable[...,
 def test_a_locked_row_is_waited_for_as_long_as_ever(
     pooled: str, open_store: Callable[..., SqlStore], admin: psycopg.Connection
 ) -> None:
-    """The bound on the wait for a row is no setting of the session: here, too, it holds and leaves nothing."""
+    """The bound on the wait for a row is no setting of the session: it holds here, and leaves nothing."""
     Leases(open_store(pooled)).acquire(JOB).release()
     with admin.transaction():
         admin.execute("select from sinkfence_lease for update")
