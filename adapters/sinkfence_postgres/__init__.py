@@ -1,5 +1,6 @@
 """A PostgreSQL database that refuses a stale owner, in the same atomic step as its COMMIT."""
 
+from sinkfence.findings import Finding, Report
 from sinkfence_postgres.binding import bind
 from sinkfence_postgres.doctor import doctor
 from sinkfence_postgres.installation import install
@@ -7,7 +8,6 @@ from sinkfence_postgres.ledger import clean_ledger, once
 from sinkfence_postgres.marks import JobMark, marks
 from sinkfence_postgres.protection import protect
 from sinkfence_postgres.refusals import refusal
-from sinkfence_postgres.report import Finding, Report
 from sinkfence_postgres.rows import fenced_execute
 from sinkfence_postgres.sink import PostgresSink
 from sinkfence_postgres.transactions import guard, transaction, translated

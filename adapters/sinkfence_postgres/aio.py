@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sinkfence import observe
+from sinkfence.findings import Finding, Report
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_postgres import binding, connections, rows, statements, watch
@@ -16,7 +17,6 @@ from sinkfence_postgres.aio_replay import Replay
 from sinkfence_postgres.aio_upkeep import doctor, install, marks, protect
 from sinkfence_postgres.marks import JobMark
 from sinkfence_postgres.refusals import refusal, repeatable, timed_out
-from sinkfence_postgres.report import Finding, Report
 from sinkfence_postgres.sink import ATTEMPTS, IN_FLIGHT, checked
 from sinkfence_postgres.statements import Query
 from sinkfence_postgres.transactions import Attempt, translating

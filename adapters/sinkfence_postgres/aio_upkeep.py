@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import AsyncExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sinkfence.findings import Report
 from sinkfence_postgres import asking, connections, installation, protection
 from sinkfence_postgres.aio_connections import KINDS, run
 from sinkfence_postgres.asking import Plan
 from sinkfence_postgres.doctor import examining
 from sinkfence_postgres.marks import JobMark, explained, reading
-from sinkfence_postgres.report import Report
 from sinkfence_postgres.statements import Query
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import secrets
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final
 
+from sinkfence.findings import Finding, Grade, Report
 from sinkfence_postgres import protection
 from sinkfence_postgres.asking import Elsewhere, Plan, ask
 from sinkfence_postgres.installation import VERSION
-from sinkfence_postgres.report import Finding, Grade, Report
 from sinkfence_postgres.statements import MAX_JOBS, Query
 
 if TYPE_CHECKING:

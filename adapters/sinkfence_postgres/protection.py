@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sinkfence.errors import NotEnforced, SchemaMismatch
+from sinkfence.findings import Finding
 from sinkfence_postgres.asking import Plan, ask
 from sinkfence_postgres.refusals import lacking, message, sqlstate
-from sinkfence_postgres.report import Finding
 from sinkfence_postgres.statements import Query
 
 if TYPE_CHECKING:

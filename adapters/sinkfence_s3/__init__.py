@@ -5,12 +5,23 @@ try:
 except ModuleNotFoundError:
     raise ModuleNotFoundError("sinkfence_s3 needs boto3: pip install 'sinkfence[s3]'") from None
 
+from sinkfence.findings import Finding, Report
 from sinkfence_s3.buckets import FencedBucket
-from sinkfence_s3.doctor import Report, doctor
+from sinkfence_s3.doctor import doctor
 from sinkfence_s3.objects import FencedObject
 from sinkfence_s3.readers import Reader, Stat
 from sinkfence_s3.writers import Writer
 from sinkfence_s3.writes import Written
 
-__all__ = ["FencedBucket", "FencedObject", "Reader", "Report", "Stat", "Writer", "Written", "doctor"]
+__all__ = [
+    "FencedBucket",
+    "FencedObject",
+    "Finding",
+    "Reader",
+    "Report",
+    "Stat",
+    "Writer",
+    "Written",
+    "doctor",
+]
 del _botocore

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sinkfence.errors import NotEnforced
+from sinkfence.findings import Finding, Grade, Report
 from sinkfence_s3.probe import STEPS, Trial, races
 from sinkfence_s3.store import S3Client, code, status
 
@@ -20,62 +20,8 @@ ROUNDS: Final = 5
 SKEW: Final = 60.0
 """Seconds between the clocks from which it is worth a word; S3 refuses requests from 15 minutes on."""
 
-Grade = Literal["ok", "note", "broken", "unknown"]
 _USE_ANOTHER: Final = "use a store that honours If-None-Match and If-Match on PutObject, atomically"
 _MEND: Final = "mend that, and ask again"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was tried, and what came of it."""
-
-    name: str
-    grade: Grade
-    """`note` is of interest and no condition of anything; `unknown` could not be tried."""
-    says: str
-    advice: str = ""
-    """What to do about it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What the doctor found, printable."""
-
-    where: str
-    findings: tuple[Finding, ...]
-
-    @property
-    def fenced(self) -> bool:
-        """Whether the bucket enforces what `FencedBucket.object` needs; False if it could not be tried."""
-        return self._holds(*STEPS, "race of creates", "race of swaps")
-
-    @property
-    def once(self) -> bool:
-        """Whether it enforces what `put_once` needs by itself. `FencedBucket` asks for all or nothing."""
-        return self._holds("create if absent", "race of creates", "metadata")
-
-    def check(self) -> None:
-        """Do nothing if fenced objects are enforced.
-
-        Raises:
-            NotEnforced: they aren't, or it could not be found out; with this report.
-        """
-        if not self.fenced:
-            raise NotEnforced(str(self))
-
-    def __str__(self) -> str:
-        lines = [self.where]
-        for each in self.findings:
-            lines.append(f"  {each.grade:8}{each.name}: {each.says}")
-            if each.advice:
-                lines.append(f"  {'':8}  -> {each.advice}")
-        for mode, holds in (("fenced objects", self.fenced), ("put_once alone", self.once)):
-            lines.append(f"{mode}: {'enforced' if holds else 'NOT ENFORCED, or not shown to be'}")
-        return "\n".join(lines)
-
-    def _holds(self, *names: str) -> bool:
-        grades = {each.name: each.grade for each in self.findings}
-        return all(grades.get(name) == "ok" for name in names)
 
 
 def doctor(client: S3Client, bucket: str, prefix: str = "") -> Report:
@@ -86,24 +32,30 @@ def doctor(client: S3Client, bucket: str, prefix: str = "") -> Report:
     """
     trial = Trial(client, bucket, prefix)
     try:
-        findings = [_tried(trial, name, partial(_step, name, step), _MEND) for name, step in STEPS.items()]
+        findings = [
+            _tried(trial, name, partial(_step, name, step), "unknown", _MEND) for name, step in STEPS.items()
+        ]
         if all(each.grade == "ok" for each in findings):
             findings += _races(trial)
-        findings += [_tried(trial, name, step) for name, step in _MORE.items()]
+        findings += [_tried(trial, name, step, "note") for name, step in _MORE.items()]
+        findings.append(_tried(trial, "metadata", _metadata, "weak"))
     finally:
         trial.clean()
-    findings.append(_cleaned(trial))
+    findings += [_cleaned(trial), _once(findings)]
     where = f"bucket {bucket!r} at {client.meta.endpoint_url}, tried under {trial.folder!r}"
     return Report(where, tuple(findings))
 
 
-def _tried(trial: Trial, name: str, step: Callable[[Trial], Finding], advice: str = "") -> Finding:
+def _tried(
+    trial: Trial, name: str, step: Callable[[Trial], Finding], untried: Grade, advice: str = ""
+) -> Finding:
     try:
         return trial.run(name, step)
     except NotEnforced as refusal:
         return Finding(name, "broken", str(refusal), _USE_ANOTHER)
     except (ClientError, BotoCoreError, TimeoutError) as error:
-        return Finding(name, "unknown", str(error), "; ".join([*getattr(error, "__notes__", ()), advice]))
+        says = f"could not be tried: {error}"
+        return Finding(name, untried, says, "; ".join([*getattr(error, "__notes__", ()), advice]))
 
 
 def _step(name: str, step: Callable[[Trial], str | None], trial: Trial) -> Finding:
@@ -133,7 +85,7 @@ def _equal_bytes(trial: Trial) -> Finding:
     first = trial.write("equal", b"the same", None)
     second = None if first is None else trial.write("equal", b"the same", first)
     if second is None:
-        return Finding("equal bytes", "unknown", "could not be written twice")
+        return Finding("equal bytes", "note", "could not be written twice")
     if first == second:
         says = "have equal ETags: If-Match on objects of your own is no fence, on registers it is"
         return Finding("equal bytes", "note", says)
@@ -143,11 +95,11 @@ def _equal_bytes(trial: Trial) -> Finding:
 def _metadata(trial: Trial) -> Finding:
     sent = {"sinkfence-write": "Aa-_09"}
     if trial.write("metadata", b"", None, Metadata=sent) is None:
-        return Finding("metadata", "broken", "could not be written", _USE_ANOTHER)
+        return Finding("metadata", "weak", "could not be written", _USE_ANOTHER)
     head = trial.store.client.head_object(Bucket=trial.store.bucket, Key=trial.folder + "metadata")
     if head.get("Metadata") != sent:
         says = f"comes back as {head.get('Metadata')!r}: put_once would not know its own writes"
-        return Finding("metadata", "broken", says, "look for a proxy that strips x-amz-meta- headers")
+        return Finding("metadata", "weak", says, "look for a proxy that strips x-amz-meta- headers")
     return Finding("metadata", "ok", "comes back as it was sent")
 
 
@@ -156,7 +108,7 @@ def _clock(trial: Trial) -> Finding:
     head = trial.store.client.head_bucket(Bucket=trial.store.bucket)
     date = head["ResponseMetadata"]["HTTPHeaders"].get("date")
     if date is None:
-        return Finding("clock", "unknown", "answers have no Date header")
+        return Finding("clock", "note", "answers have no Date header")
     # The header is cut to whole seconds, and the answer took its time: the error is below either sum.
     skew = parsedate_to_datetime(date).timestamp() - before
     if abs(skew) > SKEW:
@@ -204,10 +156,20 @@ def _cleaned(trial: Trial) -> Finding:
     )
 
 
+def _once(findings: list[Finding]) -> Finding:
+    """Judge what `put_once` needs by itself. `FencedBucket` asks for all of a fence or nothing."""
+    grades = {each.name: each.grade for each in findings}
+    # What was not tried is unknown, and races are tried unless a fence is broken or unknown anyway.
+    needs: list[Grade] = [
+        grades.get(name, "unknown") for name in ("create if absent", "race of creates", "metadata")
+    ]
+    worst = max(needs, key=("ok", "note", "weak", "unknown", "broken").index)
+    return Finding("put_once", worst, "enforced" if worst == "ok" else "NOT ENFORCED, or not shown to be")
+
+
 _MORE: Final[Mapping[str, Callable[[Trial], Finding]]] = {
     "ETags in conditions": _quotes,
     "equal bytes": _equal_bytes,
-    "metadata": _metadata,
     "clock": _clock,
     "versioning": _versioning,
     "conditional delete": _delete,

@@ -12,7 +12,7 @@ from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sa_aio
 
 from sinkfence.errors import NotEnforced
-from sinkfence_postgres import Finding, Report, aio, doctor, guard, protect
+from sinkfence_postgres import aio, doctor, guard, protect
 from sinkfence_postgres.doctor import _locks
 
 
@@ -230,11 +230,3 @@ def test_an_open_transaction_stays_open(db):
         conn.rollback()
         doctor(conn)
         assert conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-
-
-def test_a_report_is_a_value():
-    """Equal by content, printable, and `unknown` is not fenced."""
-    one = Report("here", (Finding("locks", "unknown", "not tried", "try"),))
-    assert one == Report("here", (Finding("locks", "unknown", "not tried", "try"),))
-    assert str(one) == "here\n  unknown locks: not tried\n            -> try"
-    assert not one.fenced

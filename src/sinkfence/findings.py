@@ -1,4 +1,4 @@
-"""What the doctor has found, for people and for programs."""
+"""What a doctor has found at a destination, for people and for programs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ Grade = Literal["ok", "note", "weak", "broken", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """One thing that was looked at, or tried."""
 
     name: str
     grade: Grade
-    """`broken`: a stale owner may take effect; `weak`: it holds, until somebody or something goes round it;
-    `note` is of interest and no condition of anything; `unknown` could not be found out."""
+    """`broken`: a stale owner may take effect; `unknown`: whether one may could not be found out; `weak`: the
+    fence holds, but somebody can go round it, or something beside it does not work; `note` is of interest and
+    no condition of anything."""
     says: str
     advice: str = ""
     """What to do about it."""
@@ -25,18 +26,23 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the doctor found, printable."""
+    """What a doctor found, printable."""
 
     where: str
     findings: tuple[Finding, ...]
 
     @property
     def fenced(self) -> bool:
-        """Whether nothing is broken, and nothing unknown."""
-        return not any(each.grade in ("broken", "unknown") for each in self.findings)
+        """Whether something was looked at, and nothing of it is broken or unknown."""
+        return bool(self.findings) and not any(each.grade in ("broken", "unknown") for each in self.findings)
+
+    def holds(self, name: str) -> bool:
+        """Whether there is a finding of this name, and all of that name are ok."""
+        grades = {each.grade for each in self.findings if each.name == name}
+        return grades == {"ok"}
 
     def check(self) -> None:
-        """Do nothing if the database is fenced.
+        """Do nothing if the destination is fenced.
 
         Raises:
             NotEnforced: it isn't, or it could not be found out; with this report.
@@ -50,4 +56,5 @@ class Report:
             lines.append(f"  {each.grade:8}{each.name}: {each.says}")
             if each.advice:
                 lines.append(f"  {'':8}  -> {each.advice}")
+        lines.append("fenced" if self.fenced else "NOT FENCED, or not shown to be")
         return "\n".join(lines)
