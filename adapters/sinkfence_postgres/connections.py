@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from weakref import WeakKeyDictionary, ref
 
 from sinkfence.errors import NotEnforced
 from sinkfence_postgres import sessions
-from sinkfence_postgres.refusals import has_failed
 from sinkfence_postgres.statements import Query
-from sinkfence_postgres.watch import Guard
 
 if TYPE_CHECKING:  # what the user doesn't use isn't imported, and needn't be installed
     import psycopg
@@ -168,68 +165,6 @@ def flush(tx: Any) -> None:
     """Write what a session still holds back: it belongs before the last look at its transaction."""
     if is_a(tx, SESSION):
         tx.flush()
-
-
-_observed: Final[WeakKeyDictionary[Any, Guard]] = WeakKeyDictionary()
-# By psycopg's connection, or SQLAlchemy's transaction. Keeps none from the garbage collector: what is
-# dropped without close() goes back to its pool.
-
-
-def observed(tx: Any) -> Guard:
-    """Return the guard of a transaction of the user's own, which tells later on what became of it.
-
-    Under SQLAlchemy the driver's connection isn't looked at afterwards: it may be closed then, or another's.
-    """
-    key: Any = tx if is_psycopg(tx) else core(tx).get_transaction()
-    if (known := _observed.get(key)) and known.is_open():
-        return known
-    held = ref(key)
-    if is_psycopg(tx):
-        guard = Guard(
-            lambda: (conn := held()) is not None and is_open(conn),
-            aborted=lambda: status(held()) == INERROR,
-            failed=lambda: (conn := held()) is None or bool(not conn.closed and conn.info.error_message),
-            sent=True,
-        )
-    else:
-        from sqlalchemy import event
-
-        guard = Guard(lambda: (root := held()) is not None and root.is_active)
-        for target, moment, hear in (
-            (core(tx), "commit", _committing),
-            (core(tx).dialect, "handle_error", _failing),
-        ):
-            if not event.contains(target, moment, hear):
-                event.listen(target, moment, hear)
-    _observed[key] = guard
-    return guard
-
-
-def _committing(conn: sqlalchemy.Connection) -> None:
-    """Before COMMIT is sent: an aborted transaction is rolled back by it, and nobody is told."""
-    guard, driver = _guard_on(conn), conn.connection.driver_connection
-    if guard is None:
-        return
-    guard.undone = status(driver) == INERROR
-    if guard.suspect and status(driver) is None:  # asyncpg doesn't tell, but the server does
-        try:
-            conn.exec_driver_sql("SELECT 1")
-        except Exception as exc:
-            if not has_failed(exc):
-                raise
-            guard.undone = True
-    guard.sent = not guard.undone
-
-
-def _failing(context: Any) -> None:
-    """An error after COMMIT was sent is the answer to it; one before may have aborted the transaction."""
-    if guard := _guard_on(context.connection):
-        guard.refused, guard.suspect = guard.sent, True
-
-
-def _guard_on(conn: sqlalchemy.Connection | None) -> Guard | None:
-    root = None if conn is None else conn.get_transaction()
-    return None if root is None else _observed.get(root)
 
 
 def status(driver: Any) -> int | None:

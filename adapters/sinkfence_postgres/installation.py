@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
 from sinkfence.errors import SchemaMismatch
 from sinkfence_postgres import connections
-from sinkfence_postgres.refusals import message, sqlstate
+from sinkfence_postgres.refusals import Meanings, explained
 
 if TYPE_CHECKING:
     import psycopg
@@ -38,7 +36,7 @@ def install(conn: psycopg.Connection[Any] | sqlalchemy.Connection) -> None:
             older than PostgreSQL 14.
     """
     tx: Any = connections.expect(conn, *connections.KINDS)
-    with explained():
+    with explained(MEANINGS):
         if connections.is_open(tx):
             script(tx)
         else:
@@ -65,19 +63,15 @@ def script(tx: Any) -> None:
         connections.core(tx).exec_driver_sql(schema(), execution_options=options)
 
 
-@contextmanager
-def explained() -> Generator[None]:
-    """Raise SchemaMismatch where the script must not run here, or this role may not run it."""
-    try:
-        yield
-    except Exception as exc:
-        code = sqlstate(exc)
-        if code == "55000":  # object_not_in_prerequisite_state
-            raise SchemaMismatch(message(exc)) from exc
-        if code == "42501":  # insufficient_privilege
-            raise SchemaMismatch(
-                f"this role may not install sinkfence here ({message(exc)}): let a superuser do it, or a "
-                "role with CREATEROLE, CREATE on the database and, where the roles exist already, a GRANT "
-                "sinkfence_owner for the time being"
-            ) from exc
-        raise
+def _forbidden(said: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"this role may not install sinkfence here ({said}): let a superuser do it, or a "
+        "role with CREATEROLE, CREATE on the database and, where the roles exist already, a GRANT "
+        "sinkfence_owner for the time being"
+    )
+
+
+MEANINGS: Final[Meanings] = {
+    "55000": SchemaMismatch,  # object_not_in_prerequisite_state
+    "42501": _forbidden,  # insufficient_privilege
+}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sinkfence.errors import SchemaMismatch
 from sinkfence_postgres.asking import Plan, ask
-from sinkfence_postgres.refusals import lacking, message, sqlstate
+from sinkfence_postgres.refusals import Meanings, explained
 from sinkfence_postgres.statements import Query
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ def marks(conn: AnyTx, prefix: str = "") -> list[JobMark]:
     Raises:
         SchemaMismatch: sinkfence is not installed here, or this role may not read the marks.
     """
-    with explained():
+    with explained(MEANINGS):
         return ask(conn, reading(prefix))
 
 
@@ -51,17 +49,11 @@ def reading(prefix: str) -> Plan[list[JobMark]]:
     return [JobMark(*row) for row in rows]
 
 
-@contextmanager
-def explained() -> Generator[None]:
-    """Raise what a refusal of the server means."""
-    try:
-        yield
-    except Exception as exc:
-        if sqlstate(exc) == "42501":  # insufficient_privilege
-            raise SchemaMismatch(
-                f"this role may not read the marks ({message(exc)}): "
-                'run GRANT SELECT ON sinkfence.mark TO "the role" as a superuser'
-            ) from exc
-        if known := lacking(exc):
-            raise known from exc
-        raise
+def _forbidden(said: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"this role may not read the marks ({said}): "
+        'run GRANT SELECT ON sinkfence.mark TO "the role" as a superuser'
+    )
+
+
+MEANINGS: Final[Meanings] = {"42501": _forbidden}  # insufficient_privilege

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sinkfence.errors import NotEnforced, SchemaMismatch
 from sinkfence.findings import Finding
 from sinkfence_postgres.asking import Plan, ask
-from sinkfence_postgres.refusals import lacking, message, sqlstate
+from sinkfence_postgres.refusals import Meanings, explained
 from sinkfence_postgres.statements import Query
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def protect(
         SchemaMismatch: there is no such table, or column, or it can't hold a job_id; the caller is not the
             table's owner; sinkfence is not installed, or an older version.
     """
-    with explained(table):
+    with explained(meanings(table)):
         ask(conn, protecting(table, job_id, warn_only))
 
 
@@ -68,23 +67,18 @@ def _single(query: Query) -> Plan[None]:
     yield query
 
 
-@contextmanager
-def explained(table: str) -> Generator[None]:
-    """Raise what a refusal of the server means."""
-    try:
-        yield
-    except Exception as exc:
-        code = sqlstate(exc)
-        if code == "42809":  # wrong_object_type
-            raise NotEnforced(message(exc)) from exc
-        if code == "42501":  # insufficient_privilege
-            raise SchemaMismatch(f"only its owner can protect {table} ({message(exc)})") from exc
+def meanings(table: str) -> Meanings:
+    """Return what the server's refusals mean, by SQLSTATE."""
+
+    def unfit(said: str) -> SchemaMismatch:
+        return SchemaMismatch(f"{table} can't be protected so ({said})")
+
+    return {
+        "42809": NotEnforced,  # wrong_object_type
+        "42501": lambda said: SchemaMismatch(f"only its owner can protect {table} ({said})"),
         # undefined_table, undefined_column, datatype_mismatch, invalid_name (before PostgreSQL 16)
-        if code in ("42P01", "42703", "42804", "42602"):
-            raise SchemaMismatch(f"{table} can't be protected so ({message(exc)})") from exc
-        if known := lacking(exc):
-            raise known from exc
-        raise
+        **dict.fromkeys(("42P01", "42703", "42804", "42602"), unfit),
+    }
 
 
 def survey(findings: list[Finding]) -> Plan[None]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from sinkfence.errors import (
@@ -18,6 +19,9 @@ from sinkfence.errors import (
     StaleToken,
 )
 from sinkfence.tokens import Token
+
+Meanings = Mapping[str, Callable[[str], SinkfenceError]]
+"""What an error of a SQLSTATE means, made of the server's message."""
 
 
 def refusal(exc: BaseException) -> SinkfenceError | None:
@@ -74,6 +78,19 @@ def forbidden(exc: BaseException) -> SinkfenceError | None:
             'run GRANT sinkfence_writer TO "the role" as an administrator'
         )
     return None
+
+
+@contextmanager
+def explained(meanings: Meanings) -> Generator[None]:
+    """Raise what the server's refusals mean, or what the installation lacks."""
+    try:
+        yield
+    except Exception as exc:
+        meaning = meanings.get(sqlstate(exc) or "")
+        known = meaning(message(exc)) if meaning else lacking(exc)
+        if known is None:
+            raise
+        raise known from exc
 
 
 def lost(exc: BaseException) -> bool:

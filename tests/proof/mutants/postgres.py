@@ -7,7 +7,7 @@ from mutants.mutant import Edit, Mutant
 MARKS = "adapters/sinkfence_postgres/schema/marks.sql"
 GUARD = "adapters/sinkfence_postgres/schema/guard.sql"
 ARM = "adapters/sinkfence_postgres/schema/arm.sql"
-AIO = "adapters/sinkfence_postgres/aio.py"
+AIO = "adapters/sinkfence_postgres/aio/transactions.py"
 TRANSACTIONS = "adapters/sinkfence_postgres/transactions.py"
 
 LOCK = "    perform pg_advisory_xact_lock_shared(sinkfence.lock_key(job_id));\n"

@@ -9,7 +9,7 @@ from typing import Any
 from sinkfence.sinks import State
 from sinkfence.tokens import Token
 from sinkfence_postgres import asking, connections, statements
-from sinkfence_postgres.aio_connections import run
+from sinkfence_postgres.aio.connections import run
 from sinkfence_postgres.replay import Record, positive
 from sinkfence_postgres.transactions import Attempt, translating
 

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sinkfence.findings import Report
 from sinkfence_postgres import asking, connections, installation, protection
-from sinkfence_postgres.aio_connections import KINDS, run
+from sinkfence_postgres.aio.connections import KINDS, run
 from sinkfence_postgres.asking import Plan
 from sinkfence_postgres.doctor import examining
-from sinkfence_postgres.marks import JobMark, explained, reading
+from sinkfence_postgres.marks import MEANINGS, JobMark, reading
+from sinkfence_postgres.refusals import explained
 from sinkfence_postgres.statements import Query
 
 if TYPE_CHECKING:
-    from sinkfence_postgres.aio import AnyTx
+    from sinkfence_postgres.aio.connections import AnyTx
 
 T = TypeVar("T")
 
@@ -25,20 +26,20 @@ async def install(conn: AnyTx) -> None:
     if not connections.is_psycopg(tx):
         await tx.run_sync(installation.install)
         return
-    with installation.explained():
+    with explained(installation.MEANINGS):
         async with nullcontext() if connections.is_open(tx) else tx.transaction():
             await tx.execute(installation.schema())
 
 
 async def protect(conn: AnyTx, table: str, *, job_id: str | None = None, warn_only: bool = False) -> None:
     """As `sinkfence_postgres.protect`."""
-    with protection.explained(table):
+    with explained(protection.meanings(table)):
         await ask(conn, protection.protecting(table, job_id, warn_only))
 
 
 async def marks(conn: AnyTx, prefix: str = "") -> list[JobMark]:
     """As `sinkfence_postgres.marks`."""
-    with explained():
+    with explained(MEANINGS):
         return await ask(conn, reading(prefix))
 
 

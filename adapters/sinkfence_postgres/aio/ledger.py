@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from sinkfence.sinks import Bearer
 from sinkfence_postgres import connections, ledger
-from sinkfence_postgres.aio_connections import KINDS, run, settle
+from sinkfence_postgres.aio.connections import KINDS, run, settle
 from sinkfence_postgres.transactions import Attempt, translating
 
 if TYPE_CHECKING:
     import psycopg
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from sinkfence_postgres.aio import AnyTx
+    from sinkfence_postgres.aio.connections import AnyTx
 
 
 async def once(tx: AnyTx, bearer: Bearer, step: str, call: Callable[[], Awaitable[Any]]) -> Any:

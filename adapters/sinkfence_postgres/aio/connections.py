@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sinkfence_postgres import connections
 from sinkfence_postgres.statements import Query
+
+if TYPE_CHECKING:
+    import psycopg
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+    AnyTx = psycopg.AsyncConnection[Any] | AsyncConnection | AsyncSession | async_scoped_session[Any]
+    Tx = TypeVar("Tx", bound=AnyTx)
 
 KINDS: Final = (
     "psycopg:AsyncConnection",
@@ -33,3 +40,11 @@ async def settle(tx: Any) -> None:
     if connections.is_psycopg(tx) and tx.info.pipeline_status:
         async with tx.pipeline() as pipeline:
             await pipeline.sync()
+
+
+async def refuse_unfit(tx: Any) -> None:
+    """As `connections.refuse_unfit`."""
+    if connections.is_psycopg(tx):
+        connections.refuse_unfit(tx)
+    else:
+        await tx.run_sync(connections.refuse_unfit)
