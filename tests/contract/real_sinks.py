@@ -250,6 +250,29 @@ class Door:
         return self.table.truth(job_id)
 
 
+class HostDoor(Door):
+    """The same before a HostGate, which keeps a newer owner waiting; the effects are a list."""
+
+    capabilities = SinkCapabilities(atomic=True, durable=True, concurrent=True, history=True)
+
+    def truth(self, job_id):
+        return [value for job, value in self.table if job == job_id]
+
+
+def hosted(effects, fence, pauses):
+    """The service that leaves the check to its gate."""
+
+    def app(environ, start_response):
+        job_id = environ["PATH_INFO"][1:].encode("latin-1").decode()
+        fence.admit(environ, job_id)
+        pauses.pop(environ["HTTP_PAUSE"])()
+        effects.append((job_id, environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])).decode()))
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return [b"done"]
+
+    return app
+
+
 def application(pool, fence, pauses):
     """The service behind the door, for WSGI."""
 

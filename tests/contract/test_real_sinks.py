@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from socketserver import ThreadingMixIn
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -10,11 +11,25 @@ import psycopg
 import psycopg_pool
 import pytest
 import sqlalchemy
-from real_sinks import S3, TABLE, Bound, Door, Locked, LongS3, Memory, Once, OpenS3, Postgres, application
+from real_sinks import (
+    S3,
+    TABLE,
+    Bound,
+    Door,
+    HostDoor,
+    Locked,
+    LongS3,
+    Memory,
+    Once,
+    OpenS3,
+    Postgres,
+    application,
+    hosted,
+)
 
 import sinkfence_postgres
 from sinkfence.testing import exercise_sink
-from sinkfence_http import Fence, TrustedNetwork, wsgi
+from sinkfence_http import DoorOnly, Fence, HostGate, TrustedNetwork, wsgi
 
 
 @pytest.fixture
@@ -40,18 +55,34 @@ class Threads(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
 
-@pytest.fixture
-def door(table):
-    """A service behind the WSGI door, with the table's database as its gate."""
-    pauses = {}
-    fence = Fence(sinkfence_postgres.PostgresSink(table.pool), TrustedNetwork())
-    app = wsgi.FencingMiddleware(application(table.pool, fence, pauses), fence)
-    with make_server("127.0.0.1", 0, app, server_class=Threads, handler_class=Quiet) as server:
+@contextlib.contextmanager
+def served(app, fence):
+    """The URL of a service behind the WSGI door."""
+    door = wsgi.FencingMiddleware(app, fence)
+    with make_server("127.0.0.1", 0, door, server_class=Threads, handler_class=Quiet) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield Door(table, f"http://127.0.0.1:{server.server_port}", pauses)
+        yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def door(table):
+    """A service with the table's database as its gate."""
+    pauses = {}
+    fence = Fence(sinkfence_postgres.PostgresSink(table.pool), TrustedNetwork())
+    with served(application(table.pool, fence, pauses), fence) as url:
+        yield Door(table, url, pauses)
+
+
+@contextlib.contextmanager
+def behind(gate):
+    """A service that leaves the check to a gate."""
+    effects, pauses = [], {}
+    fence = Fence(gate, TrustedNetwork())
+    with served(hosted(effects, fence, pauses), fence) as url:
+        yield HostDoor(effects, url, pauses)
 
 
 def not_run(report):
@@ -122,3 +153,18 @@ def test_http(door):
     report = exercise_sink(door, examples=10)
     report.check()
     assert not_run(report) == KEYS
+
+
+def test_http_on_a_host(tmp_path):
+    """The same before HostGate, but that a newer owner waits for an older one's requests to be answered."""
+    with behind(HostGate(tmp_path)) as door:
+        report = exercise_sink(door, examples=1)
+    report.check()
+    assert not_run(report) == KEYS | {"L2 arm-not-kept-waiting"}
+
+
+def test_http_by_the_door_only():
+    """DoorOnly is no fence, and would be found out if it claimed to be one."""
+    with behind(DoorOnly()) as door:
+        report = exercise_sink(door, examples=1)
+    assert [result.promise for result in report.failed] == ["D1 delayed-refused", "D9 delayed-after-arm"]
