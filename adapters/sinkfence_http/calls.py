@@ -132,8 +132,7 @@ class Call:
         if said and word in ("stale-token", "generation-conflict"):
             kind = StaleToken if word == "stale-token" else GenerationConflict
             stale = kind(self.token, said.current, earlier_attempt_unknown=self.unknown or said.applied)
-            observe.refused("http", stale)
-            self.caller.bearer.lose(stale)
+            observe.refuse("http", self.caller.bearer, stale)
             raise stale
         if word in _UNKNOWN:
             raise OutcomeUnknown(f"{self}: the service says {word}: its effect may stand. Read it back")

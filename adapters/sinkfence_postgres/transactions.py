@@ -50,9 +50,10 @@ def translating(attempt: Attempt) -> Generator[None]:
         if (known := attempt.meaning(exc)) is None:
             raise
         watch.hear(known)
-        observe.refused("postgres", known)
         if isinstance(known, StaleToken) and known.token in attempt.bearers:
-            attempt.bearers[known.token].lose(known)
+            observe.refuse("postgres", attempt.bearers[known.token], known)
+        else:
+            observe.refused("postgres", known)
         raise known from exc
 
 

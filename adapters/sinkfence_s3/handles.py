@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from sinkfence import observe
 from sinkfence.errors import StaleToken
 from sinkfence.sinks import Bearer
-from sinkfence_s3 import plan, writes
+from sinkfence_s3 import writes
 from sinkfence_s3.plan import Seen
 from sinkfence_s3.store import Exchange, Store
 from sinkfence_s3.writes import Base, Decide, Outcome
@@ -28,21 +28,33 @@ class Handle:
         """Return what counts the requests of one call."""
         return Exchange(self.store, self.key)
 
-    def write(self, exchange: Exchange, bearer: Bearer, decide: Decide, base: Base | None = None) -> Outcome:
+    def write(
+        self,
+        exchange: Exchange,
+        bearer: Bearer,
+        decide: Decide,
+        base: Base | None = None,
+        *,
+        act: str = "write",
+    ) -> Outcome:
         """Write from the state that this owner left here, else from `base`, else from what is read now.
+
+        The bearer is told if it was applied and a newer owner has come since.
 
         Raises:
             as `writes.write`; the bearer is told of a StaleToken.
         """
+        token = bearer.token  # before anything is sent
         self.ready()
         kept = self.kept
         # Another owner's state is most likely no longer the newest.
-        if kept is not None and kept.register.token == bearer.token:
+        if kept is not None and kept.register.token == token:
             base = (kept,)
-        act = "arm" if decide is plan.arm else "write"
-        with observe.at("s3", act, bearer.token), told(bearer):
+        with observe.at("s3", act, token), told(bearer):
             outcome = writes.write(exchange, bearer, decide, base)
         self.kept = outcome.seen
+        if outcome.superseded is not None:
+            observe.refuse("s3", bearer, outcome.superseded)
         return outcome
 
 
@@ -52,6 +64,5 @@ def told(bearer: Bearer) -> Generator[None]:
     try:
         yield
     except StaleToken as stale:
-        observe.refused("s3", stale)
-        bearer.lose(stale)
+        observe.refuse("s3", bearer, stale)
         raise

@@ -8,8 +8,6 @@ from functools import partial
 
 from botocore.exceptions import ClientError
 
-from sinkfence import observe
-from sinkfence.errors import StaleToken
 from sinkfence.sinks import Bearer
 from sinkfence_s3 import plan, readers, writes
 from sinkfence_s3.bodies import BodyLike, opened
@@ -46,13 +44,9 @@ class FencedObject:
             SchemaMismatch: something else, or a later format, is at this key.
             NotEnforced: the store ignores conditions.
         """
-        token = bearer.token
-        outcome = self._handle.write(self._handle.exchange(), bearer, plan.arm)
-        if outcome.superseded:  # armed, and a newer owner has armed since: to the caller it is all the same
-            stale = StaleToken(token, outcome.seen.register.token.generation)
-            observe.refused("s3", stale)
-            bearer.lose(stale)
-            raise stale
+        outcome = self._handle.write(self._handle.exchange(), bearer, plan.arm, act="arm")
+        if outcome.superseded is not None:  # armed, and a newer owner since: to the caller it is all the same
+            raise outcome.superseded
 
     def put(
         self,
@@ -136,11 +130,8 @@ class FencedObject:
         Raises:
             as `arm`; IdempotencyMismatch: the step has put something.
         """
-        token = bearer.token
-        tag = None if step is None else token.key(step)
+        tag = None if step is None else bearer.token.key(step)
         outcome = self._handle.write(self._handle.exchange(), bearer, partial(plan.delete, tag=tag))
-        if outcome.superseded:
-            bearer.lose(StaleToken(token, outcome.seen.register.token.generation))
         if outcome.replaced is not None and isinstance(outcome.replaced.body, Data):
             # The state that named it is replaced for good, and later ones keep what they find or name new
             # data: nothing will name it again.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from sinkfence.errors import Conflict, IdempotencyMismatch, JobMismatch
+from sinkfence.errors import Conflict, IdempotencyMismatch, JobMismatch, StaleToken
 from sinkfence.marks import Mark, admit
 from sinkfence.tokens import Token
 from sinkfence_s3.register import MAX_SEQ, RING, Content, Entry, Register
@@ -217,6 +217,7 @@ def fate(send: Send, seen: Seen | None) -> Fate:
     return Fate.UNKNOWN
 
 
-def superseded(send: Send, seen: Seen) -> bool:
-    """Whether a newer owner has written or armed since: the writer has lost its lease."""
-    return seen.register.token != send.register.token
+def superseded(send: Send, seen: Seen) -> StaleToken | None:
+    """Return what the writer has to hear if a newer owner has written or armed since, else None."""
+    newest = seen.register.token
+    return None if newest == send.register.token else StaleToken(send.register.token, newest.generation)

@@ -75,14 +75,12 @@ class Put:
             raise
         if outcome.repeated:
             upload.remove()
-        if outcome.superseded:
-            self._bearer.lose(StaleToken(self._token, outcome.seen.register.token.generation))
         return Written(
             seq=outcome.entry.seq,
             generation=outcome.entry.generation,
             etag=outcome.etag,
             repeated=outcome.repeated,
-            superseded=outcome.superseded,
+            superseded=outcome.superseded is not None,
             requests=self._exchange.requests + upload.requests,
         )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NoReturn
 
+from sinkfence import observe
 from sinkfence.errors import Conflict, JobMismatch, LeaseLost, OutcomeUnknown, SinkfenceError, StaleToken
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
@@ -36,7 +37,8 @@ class Outcome:
     repeated: bool
     seen: Seen
     """The last state that was seen."""
-    superseded: bool
+    superseded: StaleToken | None
+    """What the bearer has to hear if a newer owner has come since."""
     replaced: Content | None = None
     """What was there before, if this write took it away."""
 
@@ -101,7 +103,7 @@ def write(exchange: Exchange, bearer: Bearer, decide: Decide, base: Base | None)
             continue
         if isinstance(step, Done):
             assert seen is not None
-            return Outcome(step.entry, _etag(step.entry, seen), True, seen, False)
+            return Outcome(step.entry, _etag(step.entry, seen), True, seen, None)
         assert step is not None
         outcome, seen = _settle(exchange, bearer, step)
         if outcome is not None:
@@ -136,9 +138,9 @@ def _settle(exchange: Exchange, bearer: Bearer, send: Send) -> tuple[Outcome | N
         _give_up(bearer, send, seen, what, exchange.key)
 
     def applied(seen: Seen) -> tuple[Outcome, Seen]:
-        late = superseded(send, seen)
         old = None if send.base is None else send.base.register.content
         replaced = None if old is send.register.content else old
+        late = superseded(send, seen)
         return Outcome(done, _etag(done, seen), send.repeats is not None, seen, late, replaced), seen
 
     return deliver(exchange, encode(send.register), base, judge, ContentType=CONTENT_TYPE)
@@ -172,7 +174,7 @@ def _give_up(bearer: Bearer, send: Send, seen: Seen | None, what: Fate, key: str
             f"{key!r} was removed or restored by other means while a write was under way: read it back"
         )
     if stale is not None:
-        bearer.lose(stale)
+        observe.refuse("s3", bearer, stale)
     raise OutcomeUnknown(
         f"{key!r} was sent without an answer, and its register has forgotten writes that old: read it back"
     )

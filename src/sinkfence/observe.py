@@ -23,6 +23,7 @@ from sinkfence.errors import (
     SinkfenceError,
     StaleToken,
 )
+from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 
 log = logging.getLogger("sinkfence")
@@ -88,6 +89,12 @@ def refused(sink: str, error: Exception) -> None:
     log.warning("%s refused: %s", sink, error, extra={**(_extra(token) if token else {}), "sink": sink})
     if telemetry := _telemetry():
         telemetry.refusals.add(1, {"sinkfence.sink": sink, "error.type": type(error).__name__})
+
+
+def refuse(sink: str, bearer: Bearer, stale: StaleToken) -> None:
+    """Tell everybody, the bearer too, that a sink has refused its token, or has seen a newer one since."""
+    refused(sink, stale)
+    bearer.lose(stale)
 
 
 @contextmanager

@@ -4,7 +4,10 @@ import io
 
 import pytest
 from botocore.exceptions import ClientError
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from sinkfence import observe
 from sinkfence.errors import LeaseLost, NotEnforced, OutcomeUnknown, StaleToken
 from sinkfence.tokens import Token
 from sinkfence_s3 import FencedBucket
@@ -101,6 +104,44 @@ def test_a_put_that_was_applied_before_a_newer_owner_came_is_a_success_that_lost
     assert other.seq == 2
     assert [type(each) for each in bearer.told] == [StaleToken]
     assert fenced.object("r").get().read() == b"B's"
+
+
+@pytest.fixture
+def refusals(monkeypatch):
+    """How many refusals of the S3 sink OpenTelemetry's SDK has counted."""
+    reader = InMemoryMetricReader()
+    meters = MeterProvider(metric_readers=[reader])
+    monkeypatch.setattr("opentelemetry.metrics.get_meter", meters.get_meter)
+    observe._telemetry.cache_clear()
+
+    def count():
+        data = reader.get_metrics_data()
+        metrics = [each for r in data.resource_metrics for scope in r.scope_metrics for each in scope.metrics]
+        points = [
+            p for each in metrics if each.name == "sinkfence.sink.refusals" for p in each.data.data_points
+        ]
+        return [(dict(point.attributes), point.value) for point in points]
+
+    yield count
+    observe._telemetry.cache_clear()
+    meters.shutdown()
+
+
+@pytest.mark.parametrize("act", ["arm", "put", "delete"])
+def test_whatever_is_superseded_counts_as_one_refusal(fenced, through, proxy, holder, aside, refusals, act):
+    """An act that was applied before a newer owner came has lost its lease: told once to all who listen."""
+    bearer, thing = holder(A), through.object("r")
+    if act == "delete":
+        thing.put(b"A's", bearer)
+    acts = {"arm": thing.arm, "put": lambda who: thing.put(b"late", who), "delete": thing.delete}
+    stop = proxy.hold("PUT", "lose reply")
+    with aside(lambda: acts[act](bearer)) as late:
+        assert stop.reached.wait(60)
+        fenced.object("r").arm(B)
+        stop.go.set()
+    late()
+    assert [type(each) for each in bearer.told] == [StaleToken]
+    assert refusals() == [({"sinkfence.sink": "s3", "error.type": "StaleToken"}, 1)]
 
 
 def test_an_arming_that_was_overtaken_is_stale(fenced, through, proxy, holder, aside):

@@ -208,8 +208,9 @@ POSTGRES: tuple[Mutant, ...] = (
         (
             Edit(
                 TRANSACTIONS,
-                "            attempt.bearers[known.token].lose(known)\n",
-                "            attempt.bearers[known.token].lose(known)\n            return\n",
+                '            observe.refuse("postgres", attempt.bearers[known.token], known)\n',
+                '            observe.refuse("postgres", attempt.bearers[known.token], known)\n'
+                "            return\n",
             ),
         ),
         promise="D1 stale-refused",
@@ -219,7 +220,13 @@ POSTGRES: tuple[Mutant, ...] = (
         "postgres.told",
         "L3",
         "the worker goes on to its next destination, which may not have been armed yet",
-        (Edit(TRANSACTIONS, "            attempt.bearers[known.token].lose(known)\n", "            pass\n"),),
+        (
+            Edit(
+                TRANSACTIONS,
+                '            observe.refuse("postgres", attempt.bearers[known.token], known)\n',
+                "            pass\n",
+            ),
+        ),
         promise="L3 refusal-tells-bearer",
     ),
     Mutant(

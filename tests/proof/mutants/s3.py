@@ -13,6 +13,10 @@ ORPHANS = "adapters/sinkfence_s3/orphans.py"
 DATA = "adapters/sinkfence_s3/data.py"
 MARKS = "src/sinkfence/marks.py"
 
+ARM = """\
+        outcome = self._handle.write(self._handle.exchange(), bearer, plan.arm, act="arm")
+"""
+
 S3: tuple[Mutant, ...] = (
     Mutant(
         "no check before the put",
@@ -80,7 +84,7 @@ S3: tuple[Mutant, ...] = (
         (
             Edit(
                 OBJECTS,
-                "        outcome = self._handle.write(self._handle.exchange(), bearer, plan.arm)\n",
+                ARM,
                 "        self._handle.kept = writes.look(self._handle.exchange())\n        return\n",
             ),
         ),
@@ -94,9 +98,8 @@ S3: tuple[Mutant, ...] = (
         (
             Edit(
                 OBJECTS,
-                "        outcome = self._handle.write(self._handle.exchange(), bearer, plan.arm)\n",
-                "        if writes.look(self._handle.exchange()) is None:\n            return\n"
-                "        outcome = self._handle.write(self._handle.exchange(), bearer, plan.arm)\n",
+                ARM,
+                "        if writes.look(self._handle.exchange()) is None:\n            return\n" + ARM,
             ),
         ),
         promise="D9 arm-refuses-older",
