@@ -49,8 +49,13 @@ def bind_sessions(sessions: Any, bearer: Bearer) -> None:
 
     def begun(session: Any, transaction: Any, conn: sqlalchemy.Connection) -> None:
         if not transaction.nested:
-            guard(conn, bearer)
-            _listen(conn, statements.shown([bearer]))
+            try:
+                guard(conn, bearer)
+                _listen(conn, statements.shown([bearer]))
+            except BaseException:
+                # The session has the connection already, and would go on with it: unguarded.
+                conn.invalidate()
+                raise
 
     event.listen(sessions, "after_begin", begun)
 

@@ -1,0 +1,152 @@
+"""After a transaction of what is bound was refused where it began, nothing is written until it is rolled back."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import orm
+from sqlalchemy.ext import asyncio as sa_aio
+
+from sinkfence.errors import LeaseLost, NotArmed, NotEnforced, StaleToken
+from sinkfence_postgres import aio, bind
+
+INSERT = sa.text("insert into entry (note) values (:note)")
+ROLLED_BACK_FIRST = pytest.raises(sa.exc.PendingRollbackError)
+
+
+class Lease:
+    """A bearer whose term can end."""
+
+    def __init__(self, token):
+        self._token = token
+        self.over = False
+
+    @property
+    def token(self):
+        if self.over:
+            raise LeaseLost(self._token, "over")
+        return self._token
+
+    def lose(self, reason):
+        pass
+
+
+@pytest.fixture
+def lease(db, token):
+    db.arm(token())
+    return Lease(token())
+
+
+def a_session(engine, lease, **options):
+    return bind(orm.sessionmaker(engine, **options), lease)()
+
+
+def an_engine(engine, lease):
+    return bind(engine.execution_options(), lease).connect()
+
+
+BEGUN = {
+    "session": a_session,
+    "session on a connection": lambda engine, lease: a_session(engine.connect(), lease),
+}
+
+
+def write(tx, note):
+    tx.execute(INSERT, {"note": note})
+
+
+def write_nested(tx, note):
+    with tx.begin_nested():
+        write(tx, note)
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+@pytest.mark.parametrize("writes", [write, write_nested])
+@pytest.mark.parametrize("begin", BEGUN.values(), ids=BEGUN)
+def test_a_lease_that_is_over_writes_nothing_by_trying_again(db, lease, begin, writes, driver):
+    """Its second statement and its commit say that it must roll back; after that, each is guarded anew."""
+    with db.engine(driver) as engine, begin(engine, lease) as tx:
+        lease.over = True
+        with pytest.raises(LeaseLost):
+            writes(tx, "late")
+        with ROLLED_BACK_FIRST:
+            writes(tx, "late")
+        with ROLLED_BACK_FIRST:
+            tx.commit()
+        tx.rollback()
+        with pytest.raises(LeaseLost):
+            writes(tx, "late")
+        tx.rollback()
+        lease.over = False
+        writes(tx, "in time")
+        tx.commit()
+    assert db.notes() == ["in time"]
+
+
+@pytest.mark.parametrize("begin", BEGUN.values(), ids=BEGUN)
+def test_what_the_server_has_refused_writes_nothing_by_trying_again(db, token, begin):
+    """A stale owner, and one that was not armed, which arms and begins again."""
+    with db.engine() as engine, begin(engine, token(1)) as tx:
+        with pytest.raises(NotArmed):
+            write(tx, "early")
+        with ROLLED_BACK_FIRST:
+            tx.commit()
+        tx.rollback()
+        db.arm(token(1))
+        write(tx, "armed")
+        tx.commit()
+        db.arm(token(2))
+        with pytest.raises(StaleToken):
+            write(tx, "late")
+        with ROLLED_BACK_FIRST:
+            write(tx, "late")
+        with ROLLED_BACK_FIRST:
+            tx.commit()
+    assert db.notes() == ["armed"]
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_autocommit_and_two_phase_commit_write_nothing_by_trying_again(db, lease, driver):
+    """Where each statement would be a transaction of its own, or the last word another's."""
+    with db.engine(driver) as engine:
+        autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+        for tx in (
+            a_session(autocommit, lease),
+            a_session(engine, lease, twophase=True),
+        ):
+            with tx:
+                with pytest.raises(NotEnforced):
+                    write(tx, "unguarded")
+                with ROLLED_BACK_FIRST:
+                    write(tx, "unguarded")
+                with ROLLED_BACK_FIRST:
+                    tx.commit()
+    assert db.notes() == []
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+@pytest.mark.parametrize("kind", ["session", "autocommit"])
+def test_so_with_an_event_loop(db, lease, kind, driver):
+    """The awaited halves go the same way."""
+
+    async def run():
+        async with contextlib.AsyncExitStack() as stack:
+            options = {"isolation_level": "AUTOCOMMIT"} if kind == "autocommit" else {}
+            engine = sa_aio.create_async_engine(db.url(driver), poolclass=sa.NullPool, **options)
+            stack.push_async_callback(engine.dispose)
+            if kind == "engine":
+                tx = await stack.enter_async_context(aio.bind(engine, lease).connect())
+            else:
+                tx = await stack.enter_async_context(aio.bind(sa_aio.async_sessionmaker(engine), lease)())
+            lease.over = kind != "autocommit"
+            with pytest.raises((LeaseLost, NotEnforced)):
+                await tx.execute(INSERT, {"note": "late"})
+            with ROLLED_BACK_FIRST:
+                await tx.execute(INSERT, {"note": "late"})
+            with ROLLED_BACK_FIRST:
+                await tx.commit()
+
+    db.run(run())
+    assert db.notes() == []
