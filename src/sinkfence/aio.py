@@ -57,6 +57,7 @@ class Leases:
 
     `on_lost` runs on a thread of the heartbeat: `loop.call_soon_threadsafe` takes the news into the loop.
     A task that is cancelled while it acquires waits for the store's answer, and gives back what was granted.
+    Cancelled again, it goes at once, and that is done behind it; the end of the loop may leave a lease.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Leases:
 
         means = Means(store=unhurried, beats=store.sync, lease=lease, arm=_arm, pause=_pause, clock=_clock)
         self._store = store
+        self._unhurried = unhurried
         self._holders = Holders(means, ttl, heartbeat, owner, on_lost)
 
     @asynccontextmanager
@@ -131,6 +133,7 @@ class Leases:
     async def close(self, timeout: float = 10.0) -> None:
         """As `sinkfence.Leases.close`, for the leases of all loops of the process."""
         try:
+            await self._unhurried.settle(timeout)
             # The heartbeat's connections release, whichever loop is gone.
             await asyncio.to_thread(self._holders.close, timeout)
         finally:

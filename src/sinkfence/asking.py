@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
+from sinkfence.errors import JobCompleted, LeaseHeld, LeaseLost, OutcomeUnknown
 from sinkfence.grants import Grant, Record, Store
 from sinkfence.tokens import Token
 
 T = TypeVar("T")
 
 log = logging.getLogger("sinkfence")
+
+PATIENCE: Final = 15.0
+"""Seconds for which who is leaving waits for the store: enough to find a connection dead and use another."""
 
 
 class AsyncStore(Protocol):
@@ -76,14 +81,17 @@ class AsyncStore(Protocol):
 
 
 class Unhurried:
-    """A store whose grants and releases are waited for, though the task that asks is cancelled.
+    """A store whose grants and releases go to their end, though the task that asks is cancelled.
 
     The request is with the store already: the task goes, the answer comes, and nobody holds the job for a
-    ttl. So the answer is awaited, what was granted is given back, and only then is the task cancelled.
+    ttl. So a task of its own hears the answer and gives back what was granted, and the cancelled one waits
+    for that before it goes. Cancelled again it goes at once: anyio cancels at each await.
     """
 
     def __init__(self, store: AsyncStore) -> None:
         self._store = store
+        # The loop itself refers to its tasks weakly.
+        self._tasks: set[asyncio.Task[Any]] = set()
         self.durable = store.durable
         self.jumps = store.jumps
         self.renew = store.renew
@@ -99,35 +107,74 @@ class Unhurried:
         return await self._whole(token.job_id, ttl, asking, self._give_back)
 
     async def release(self, token: Token, conn: object = None) -> None:
-        """As `Store.release`. In the caller's own transaction it is the caller's, who rolls it back."""
+        """As `Store.release`, for `PATIENCE` seconds. In the caller's own transaction it is the caller's."""
         if conn is not None:
             return await self._store.release(token, conn)
-        return await self._whole(token.job_id, None, self._store.release(token))
+        return await self._whole(token.job_id, PATIENCE, self._release(token))
+
+    async def settle(self, timeout: float) -> None:
+        """Wait, for `timeout` seconds at most, for what tasks of this loop have left to be ended."""
+        here = asyncio.get_running_loop()
+        if left := [task for task in list(self._tasks) if task.get_loop() is here]:
+            await asyncio.wait(left, timeout=timeout)
 
     async def _whole(
         self,
         job_id: str,
-        ttl: float | None,
+        limit: float,
         asking: Coroutine[Any, Any, T],
         undo: Callable[[T], Awaitable[None]] | None = None,
     ) -> T:
-        task = asyncio.create_task(asking)
+        task = self._start(asking)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            try:
-                # After the ttl there is nothing left to be given back.
-                async with asyncio.timeout(ttl):
-                    answer = await asyncio.shield(task)
-                    if undo is not None:
-                        await undo(answer)
-            except asyncio.CancelledError:
-                log.warning("job %r: cancelled twice, it may be held until its ttl is over", job_id)
-            except Exception as error:  # noqa: BLE001 - refused, or it runs out by itself; the task goes
-                log.info("job %r: cancelled, and the store answered: %s", job_id, error)
-            task.cancel()
+            ending = self._start(self._end(job_id, limit, task, undo))
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([ending], timeout=PATIENCE)
             raise
+
+    async def _end(
+        self, job_id: str, limit: float, task: asyncio.Task[T], undo: Callable[[T], Awaitable[None]] | None
+    ) -> None:
+        try:
+            # After the ttl there is nothing left to be given back.
+            async with asyncio.timeout(limit):
+                answer = await asyncio.shield(task)
+                if undo is not None:
+                    await undo(answer)
+        except (LeaseHeld, LeaseLost, JobCompleted) as error:
+            log.info("job %r: cancelled, and the store answered: %s", job_id, error)
+        except asyncio.CancelledError:
+            log.warning("job %r: the loop ends, it may be held until its ttl is over", job_id)
+            raise
+        except Exception as error:  # noqa: BLE001 - it runs out by itself; the task has gone
+            log.warning("job %r: cancelled, it may be held until its ttl is over: %r", job_id, error)
+        finally:
+            task.cancel()
+
+    async def _release(self, token: Token) -> None:
+        task = self._start(self._store.release(token))
+        # Not by a cancellation, which a driver that gets no answer may not follow at once.
+        await asyncio.wait([task], timeout=PATIENCE)
+        if not task.done():
+            task.cancel()
+            raise OutcomeUnknown(
+                "the lease store did not answer a release: repeat it, or let the lease run out"
+            )
+        task.result()
 
     async def _give_back(self, grant: Grant | None) -> None:
         if grant is not None:
             await self._store.release(grant.token)
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # who would have heard it may have gone

@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.pool import NullPool
 
 import sinkfence
-from sinkfence import JobCompleted, LeaseHeld, LeaseLost, StaleToken, Token, aio
+from sinkfence import JobCompleted, LeaseHeld, LeaseLost, OutcomeUnknown, StaleToken, Token, aio
 from sinkfence.marks import Mark, MemoryMarks
 from sinkfence.stores.sql import SqlStore
 from sinkfence.stores.sql import aio as sql_aio
@@ -186,10 +187,10 @@ async def test_a_cancelled_acquire_leaves_nothing(
 
 
 @in_loop
-async def test_a_task_cancelled_twice_says_what_may_be_left(
-    pg_async_url: str, pg_url: str, admin: psycopg.Connection, caplog: Any
+async def test_a_task_cancelled_twice_goes_at_once_and_leaves_nothing(
+    pg_async_url: str, pg_url: str, pg: SqlStore, admin: psycopg.Connection
 ) -> None:
-    """Who doesn't wait for the answer is told by the log that the job may be held for a ttl."""
+    """Who doesn't wait for the answer is gone before it comes; what was granted is given back."""
     async with leases_at(pg_async_url) as leases:
         await (await leases.acquire(JOB)).release()
         with psycopg.connect(pg_url) as other:
@@ -201,7 +202,68 @@ async def test_a_task_cancelled_twice_says_what_may_be_left(
                 await asyncio.sleep(0)
             with pytest.raises(asyncio.CancelledError):
                 await acquiring
-        assert "may be held until its ttl is over" in caplog.text
+    record = pg.get(JOB)
+    assert (record.generation, record.owner) == (2, None)
+
+
+@pytest.mark.parametrize("where", ["acquiring", "body"])
+@in_loop
+async def test_a_scope_of_anyio_leaves_no_lease(
+    pg_async_url: str, pg_url: str, pg: SqlStore, admin: psycopg.Connection, where: str
+) -> None:
+    """It cancels at each await again (Starlette does so when a client has gone): the job is free then."""
+    async with leases_at(pg_async_url) as leases:
+        await (await leases.acquire(JOB)).release()
+        with psycopg.connect(pg_url) as other, anyio.CancelScope() as scope:
+            if where == "body":
+                async with leases.hold(JOB):
+                    scope.cancel()
+                    await asyncio.Event().wait()
+            other.execute("SELECT FROM sinkfence_lease FOR UPDATE")
+            async with asyncio.TaskGroup() as group:
+                group.create_task(until_blocked(admin)).add_done_callback(lambda _: scope.cancel())
+                await leases.acquire(JOB)
+        assert scope.cancelled_caught
+    record = pg.get(JOB)
+    assert (record.generation, record.owner) == (2, None)
+
+
+def test_a_loop_that_ends_says_what_may_be_left(
+    pg_async_url: str, pg_url: str, pg: SqlStore, admin: psycopg.Connection, caplog: Any
+) -> None:
+    """asyncio.run ends all tasks, the one that hears the answer too: a lease may be held, says the log."""
+    store = sql_aio.SqlStore(create_async_engine(pg_async_url.partition("?")[0], poolclass=NullPool))
+    pg.release(pg.acquire(JOB, "a:1", 30.0).token)
+
+    async def main() -> asyncio.Task[aio.Lease]:
+        acquiring = asyncio.create_task(aio.Leases(store).acquire(JOB))
+        await until_blocked(admin)
+        return acquiring
+
+    with psycopg.connect(pg_url) as other:
+        other.execute("SELECT FROM sinkfence_lease FOR UPDATE")
+        assert asyncio.run(main()).cancelled()
+    store.sync.close()
+    assert "it may be held until its ttl is over" in caplog.text
+
+
+@in_loop
+async def test_a_release_that_gets_no_answer_keeps_nobody(
+    pg_async_url: str, pg_url: str, wire: Any, monkeypatch: Any, caplog: Any
+) -> None:
+    """A body that is over goes on without the store, which lets the lease run out; release() says so."""
+    monkeypatch.setattr("sinkfence.asking.PATIENCE", 0.05)
+    port = psycopg.conninfo.conninfo_to_dict(pg_url)["port"]
+    far = pg_async_url.replace(f":{port}/", f":{wire.port}/").partition("?")[0]
+    store = sql_aio.SqlStore(far, sync=pg_url)
+    async with aio.Leases(store) as leases:
+        async with leases.hold(JOB):
+            lease = await leases.acquire("another")
+            wire.swallow = True
+        assert "did not answer a release" in caplog.text
+        with pytest.raises(OutcomeUnknown):
+            await lease.release()
+        wire.close()
 
 
 @in_loop
