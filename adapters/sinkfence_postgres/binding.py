@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from sinkfence.errors import NotEnforced
 from sinkfence.sinks import Bearer
@@ -24,9 +25,10 @@ def bind(target: Bound, bearer: Bearer) -> Bound:
     """Guard every transaction that the sessions or the engine begin from here on, and return the same object.
 
     Where a transaction begins, `guard` is called; where its COMMIT is refused, the error is what it means,
-    and the bearer is told. This can't be undone: make a sessionmaker for each lease, and drop it with the
-    lease. Of an engine bind a copy, `bind(engine.execution_options(), lease)`, which shares its pool: arms,
-    and the leases, are in autocommit, which is refused here.
+    and the bearer is told. Refused where it begins, it must be rolled back before the session or connection
+    takes anything else. This can't be undone: make a sessionmaker for each lease, and drop it with the lease.
+    Of an engine bind a copy, `bind(engine.execution_options(), lease)`, which shares its pool: arms, and the
+    leases, are in autocommit, which is refused here.
 
     Args:
         target: a SQLAlchemy sessionmaker or Engine.
@@ -65,17 +67,43 @@ def bind_engine(engine: Any, bearer: Bearer) -> None:
     from sqlalchemy import event
 
     def begun(conn: sqlalchemy.Connection) -> None:
-        connections.refuse_unfit(conn)
-        attempt = Attempt(statements.shown([bearer]), ours=True)
-        with translating(attempt):
-            connections.run(conn, statements.guard(attempt.bearers))
-        _listen(conn, attempt.bearers)
+        if conn in _refused:
+            return
+        try:
+            connections.refuse_unfit(conn)
+            attempt = Attempt(statements.shown([bearer]), ours=True)
+            with translating(attempt):
+                connections.run(conn, statements.guard(attempt.bearers))
+            _listen(conn, attempt.bearers)
+        except BaseException:
+            _refuse(conn)
+            raise
 
     def prepared(conn: sqlalchemy.Connection, xid: Any) -> None:
         raise NotEnforced(connections.TWO_PHASE)
 
     event.listen(engine, "begin", begun)
     event.listen(engine, "begin_twophase", prepared)
+
+
+_refused: Final[WeakSet[sqlalchemy.Connection]] = WeakSet()
+
+
+def _refuse(conn: sqlalchemy.Connection) -> None:
+    """Leave the connection in a transaction that can only be rolled back, as the failed one of a session is.
+
+    Where this event raises, SQLAlchemy has no transaction, and begins none any more: what the connection is
+    given next would run outside of any, at once in autocommit, and its commit() would say nothing.
+    """
+    _refused.add(conn)
+    try:
+        with suppress(Exception):
+            conn.begin()
+            conn.invalidate()
+    finally:
+        _refused.discard(conn)
+        if not (conn.invalidated and conn.in_transaction()):
+            conn.close()
 
 
 _bearers: Final[WeakKeyDictionary[sqlalchemy.Connection, dict[Token, Bearer]]] = WeakKeyDictionary()

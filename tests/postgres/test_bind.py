@@ -208,26 +208,6 @@ def test_a_lease_has_a_sessionmaker_of_its_own(db, token):
     assert db.notes() == ["new"]
 
 
-def test_a_refusal_that_is_swallowed_leaves_nothing_to_commit(db, token):
-    """After a refused BEGIN the same connection or session commits nothing without a guard."""
-    db.arm(token())
-    with db.engine() as engine:
-        copy, sessions = bind(engine.execution_options(), token()), bind(orm.sessionmaker(engine), token())
-        db.arm(token(1))
-        with copy.connect() as conn:
-            for _ in range(2):
-                with contextlib.suppress(StaleToken):
-                    conn.execute(INSERT.values(note="late"))
-                conn.commit()
-        with sessions() as session:
-            for _ in range(2):
-                with contextlib.suppress(StaleToken, sa.exc.SQLAlchemyError):
-                    session.execute(INSERT.values(note="late"))
-                with contextlib.suppress(StaleToken, sa.exc.SQLAlchemyError):
-                    session.commit()
-    assert db.notes() == []
-
-
 def test_savepoints_are_part_of_the_guarded_transaction(db, token):
     """begin_nested() is guarded once, with the transaction that it is in, also where it comes first."""
     db.arm(token())

@@ -1,4 +1,4 @@
-"""After a transaction of what is bound was refused where it began, nothing is written until it is rolled back."""
+"""What is bound writes nothing after a refusal where its transaction begins, until it is rolled back."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def an_engine(engine, lease):
 BEGUN = {
     "session": a_session,
     "session on a connection": lambda engine, lease: a_session(engine.connect(), lease),
+    "engine": an_engine,
 }
 
 
@@ -113,6 +114,7 @@ def test_autocommit_and_two_phase_commit_write_nothing_by_trying_again(db, lease
     with db.engine(driver) as engine:
         autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
         for tx in (
+            an_engine(autocommit, lease),
             a_session(autocommit, lease),
             a_session(engine, lease, twophase=True),
         ):
@@ -127,7 +129,7 @@ def test_autocommit_and_two_phase_commit_write_nothing_by_trying_again(db, lease
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
-@pytest.mark.parametrize("kind", ["session", "autocommit"])
+@pytest.mark.parametrize("kind", ["session", "engine", "autocommit"])
 def test_so_with_an_event_loop(db, lease, kind, driver):
     """The awaited halves go the same way."""
 

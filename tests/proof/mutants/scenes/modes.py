@@ -7,16 +7,14 @@ from contextlib import suppress
 import psycopg
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.orm import sessionmaker
 
 from mutants.scenes import Effect, Ground, Scene, begun
 from mutants.scenes.databases import admin, blocked_or_done, one
 from mutants.scenes.tables import Table
 from sinkfence.errors import IdempotencyMismatch, JobMismatch, MissingToken, NotEnforced
 from sinkfence.tokens import Token
-from sinkfence_postgres import bind, fenced_execute, once, protect, transaction, translated
+from sinkfence_postgres import fenced_execute, once, protect, transaction, translated
 
-BY_NAME = sa.text("insert into effect (job, generation, owner, id) values (:job, :generation, :owner, :id)")
 DOC = sa.Table(
     "doc",
     sa.MetaData(),
@@ -158,24 +156,6 @@ def once_unguarded(ground: Ground) -> Scene:
         table.sink.arm(b)
     with scene.late(a, "step", also=(NotEnforced,)) as attempt, psycopg.connect(table.dsn) as conn:
         once(conn, a, "step", lambda: table.insert(conn, a, attempt))
-    return scene
-
-
-def bound(ground: Ground) -> Scene:
-    """A session bound to A is stopped in mid-transaction; B arms and works; A commits."""
-    table = Table(ground)
-    scene, a = table.scene, table.first_tenure()
-    b = scene.issued(2, "B")
-    engine = sa.create_engine(table.dsn.replace("postgresql:", "postgresql+psycopg:", 1))
-    with scene.late(a) as attempt, bind(sessionmaker(engine), a).begin() as session:
-        session.execute(
-            BY_NAME, {"job": a.job_id, "generation": a.generation, "owner": a.owner, "id": attempt}
-        )
-        with scene.arming(b):
-            table.sink.arm(b)
-        with scene.rightful(b) as other:
-            table.write(b, other)
-    engine.dispose()
     return scene
 
 
