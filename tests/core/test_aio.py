@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -432,6 +434,22 @@ async def test_a_transaction_is_of_a_kind_that_is_known(lite_url: str, pg: SqlSt
             for wrong in (conn, object()):
                 with pytest.raises(TypeError, match="asynchronous"):
                     await lease.renew(conn=wrong)
+
+
+@pytest.mark.parametrize("engine", [False, True])
+@in_loop
+async def test_connections_are_missed_when_they_go_silent(pg_async_url: str, engine: bool) -> None:
+    """No packet comes back: found out within seconds by either driver"""
+    url = pg_async_url.partition("?")[0]
+    store = sql_aio.SqlStore(create_async_engine(url) if engine else url)
+    await store.get(JOB)
+    (made,) = store._engines.values()
+    async with made.connect() as connection:
+        raw = (await connection.get_raw_connection()).driver_connection
+        number = raw._transport.get_extra_info("socket").fileno() if "asyncpg" in url else raw.fileno()
+        with socket.socket(fileno=os.dup(number)) as way:
+            assert way.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5000
+    await store.close()
 
 
 def test_the_heartbeats_own_way_is_checked() -> None:

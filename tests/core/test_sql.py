@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -442,6 +444,22 @@ def test_an_engine_says_where_and_its_pool_is_left_alone(pg_url: str, open_store
         assert token in store.renew_many([(token, 30.0)]).renewed
         assert engine.pool.checkedout() == 1
     engine.dispose()
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+@pytest.mark.parametrize(("theirs", "expected"), [({}, 5000), ({"tcp_user_timeout": 700}, 700)])
+def test_an_engines_connections_are_missed_when_they_go_silent(
+    pg_url: str, driver: str, theirs: dict[str, int], expected: int
+) -> None:
+    """No packet comes back: found out within seconds as with a URL, or as the engine says."""
+    engine = sa.create_engine(pg_url.replace("postgresql:", f"postgresql+{driver}:"), connect_args=theirs)
+    store = SqlStore(engine)
+    for made in (store._here().work, store._here().beats):
+        with made.connect() as connection:
+            with socket.socket(fileno=os.dup(connection.connection.driver_connection.fileno())) as way:
+                assert way.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == expected
+                assert theirs or way.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 5
+    store.close()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import socket
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -32,12 +34,15 @@ TIMEOUTS: Final[Mapping[str, int]] = {
 }
 """A way to the server that swallows everything is noticed within seconds (libpq, section 34.1.2), and
 not after TCP's quarter of an hour: a heartbeat has until its ttl is over."""
+_TCP: Final = {"TCP_USER_TIMEOUT": 5000, "TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2}
+"""The same, for a connection that an engine has opened by arguments of its own."""
 
 
 def engine_for(source: str | sa.URL | sa.Engine) -> sa.Engine:
     """Return an engine of the store's own, in autocommit; nothing is connected yet.
 
-    An engine that is passed says where the database is and how to log in. Its pool is not used: a body that
+    An engine that is passed says where the database is, how to log in, and how long to try (psycopg's
+    connect_timeout). Its pool is not used: a body that
     has all its connections in use must not keep the heartbeat waiting for one.
 
     Raises:
@@ -87,8 +92,11 @@ def made(create: Callable[..., T], url: sa.URL, options: Mapping[str, Any]) -> T
 
 
 def prepare(driver_connection: Any, _record: object) -> None:
-    """Make a new connection one that keeps no state in the server's session, and that writes durably."""
+    """Make a new connection one that keeps no state in the server's session, is missed when it goes silent,
+    and writes durably.
+    """
     driver_connection = getattr(driver_connection, "driver_connection", driver_connection)
+    _missed_when_silent(driver_connection)
     if hasattr(driver_connection, "prepare_threshold"):
         driver_connection.prepare_threshold = None  # prepared statements are session state
     elif type(driver_connection).__module__.startswith("sqlite3"):
@@ -101,6 +109,20 @@ def prepare(driver_connection: Any, _record: object) -> None:
                     "it must be a file on a disk of this host; in memory, MemoryStore does it"
                 )
         driver_connection.execute("PRAGMA synchronous = FULL")
+
+
+def _missed_when_silent(driver_connection: Any) -> None:
+    fileno = getattr(driver_connection, "fileno", None)
+    if transport := getattr(driver_connection, "_transport", None):  # asyncpg's: it shows it in no other way
+        fileno = transport.get_extra_info("socket").fileno
+    if fileno is None or not hasattr(socket, "TCP_USER_TIMEOUT"):
+        return
+    with socket.socket(fileno=os.dup(fileno())) as way:
+        if way.family == socket.AF_UNIX or way.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT):
+            return  # there is no network between, or whoever opened it has said how long
+        way.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _TCP.items():
+            way.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 @contextmanager
