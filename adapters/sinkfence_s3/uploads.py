@@ -64,12 +64,15 @@ class Upload:
         self._exchange = Exchange(store, folder(key) + self._name)
         self._bearer = bearer
         self._content_type = content_type
+        self._typed = {} if content_type is None else {"ContentType": content_type}
         self._progress = progress
         self._admit = admit
         self._admitted: bool | None = None
         self._part_size = max(PART, -(-(length or 0) // PARTS))
         self._hash = hashlib.sha256()
         self._finished = False
+        self._broken = False
+        """Whether a piece was taken in part only: its writer may have caught the error, and go on."""
         self._sent = False
         """Whether there is a data object, or may be."""
         self._held: list[bytes] = []
@@ -96,9 +99,11 @@ class Upload:
 
         Raises:
             what `admit` raises, before anything is sent; LeaseLost; boto3's errors.
-            ValueError: more than S3 takes in one object.
+            ValueError: more than S3 takes in one object, or an earlier write failed.
         """
         rest = octets(piece)
+        self._check_whole()
+        self._broken = True
         while len(rest):
             if not self._room:
                 self._send_part()
@@ -112,6 +117,7 @@ class Upload:
             self._held.append(taken)
             self._room -= len(taken)
             self.size += len(taken)
+        self._broken = False
 
     def finish(self) -> Content:
         """Send what is left, and return the content: bytes if it is small, else the data object's name.
@@ -121,6 +127,7 @@ class Upload:
         Raises:
             as `write`.
         """
+        self._check_whole()
         if self.size <= MAX_INLINE:
             body = self._take()
             self._tell(self.size)  # before the register is sent: its error must not hide a success
@@ -146,6 +153,10 @@ class Upload:
         if self._sent:
             remove(self._exchange)
 
+    def _check_whole(self) -> None:
+        if self._broken:
+            raise ValueError("an earlier write of this content failed, what is here has gaps: put it again")
+
     def _may_send(self) -> bool:
         if self._admitted is None:
             self._admitted = self._admit()
@@ -154,7 +165,7 @@ class Upload:
     def _put(self) -> None:
         body = self._take()
         self._sent = True
-        client, extra = self._exchange.store.client, self._typed()
+        client, extra = self._exchange.store.client, self._typed
         persist(partial(self._exchange.send, client.put_object, Body=body, **extra), self._look)
         self._tell(len(body))
 
@@ -168,7 +179,7 @@ class Upload:
                 f"a stream of unknown length takes at most {PARTS * self._part_size} bytes: put a file"
             )
         if self._upload_id is None:
-            client, extra = self._exchange.store.client, self._typed()
+            client, extra = self._exchange.store.client, self._typed
             create = partial(self._exchange.send, client.create_multipart_upload, **extra)
             self._upload_id = str(persist(create, self._look)["UploadId"])
             self._pool = ThreadPoolExecutor(AT_ONCE, "sinkfence-upload")
@@ -229,9 +240,6 @@ class Upload:
         self._held.clear()
         self._room = self._part_size
         return body
-
-    def _typed(self) -> dict[str, str]:
-        return {} if self._content_type is None else {"ContentType": self._content_type}
 
     def _content(self, body: bytes | Data) -> Content:
         return Content(body, self._content_type, self._hash.hexdigest(), 0)

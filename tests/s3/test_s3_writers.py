@@ -1,0 +1,77 @@
+"""A file that is written in a block is put whole, whatever its writer makes of errors, or not at all."""
+
+import contextlib
+
+import pytest
+
+from sinkfence.errors import StaleToken
+from sinkfence.tokens import Token
+
+MIB = 1024 * 1024
+A, B = Token("j", 3_000_000_007, "a:1"), Token("j", 3_000_000_008, "b:1")
+PIECE = bytes(range(256)) * 4096 * 8
+"""One part."""
+SENDINGS = 4
+"""How often a part is sent."""
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """No pause between the sendings of one request."""
+    monkeypatch.setattr("sinkfence_s3.delivery.pause", lambda turn: None)
+
+
+def write(file, goes_on):
+    """Write eight pieces; whoever goes on writes each until it is taken, or leaves it out."""
+    for _ in range(8):
+        for _ in range(3):
+            try:
+                file.write(PIECE)
+                break
+            except Exception:
+                if goes_on == "without":
+                    break
+
+
+@pytest.mark.parametrize("goes_on", ["without", "again"])
+@pytest.mark.parametrize("fault", ["first part", "create"])
+def test_a_write_that_failed_and_was_caught_ends_the_put(fenced, through, proxy, beside, goes_on, fault):
+    """What was taken of it has gaps: nothing more is taken, and the end of the block puts nothing."""
+    fenced.object("r").put(b"before", A)
+    for _ in range(SENDINGS):
+        if fault == "create":
+            proxy.once("POST", "reset", where=r"\?uploads")
+        else:
+            proxy.once("PUT", "reset", where="partNumber=1(&|$)")
+    with pytest.raises(ValueError, match="an earlier write of this content failed"):
+        with through.object("r").open(A) as file:
+            write(file, goes_on)
+    assert proxy.rules == []
+    assert file.written is None
+    assert fenced.object("r").get().read() == b"before"
+    assert fenced.object("r").stat().seq == 1
+    assert beside() == ([], [])
+
+
+def test_a_stale_writer_that_hears_nothing_of_it_puts_nothing(fenced, beside, holder):
+    """Its bearer was told by the first write; the second is not sent again."""
+    fenced.object("r").arm(B)
+    bearer = holder(A)
+    with pytest.raises(ValueError, match="an earlier write of this content failed"):
+        with fenced.object("r").open(bearer) as file:
+            for _ in range(3):
+                with contextlib.suppress(StaleToken, ValueError):
+                    file.write(PIECE * 2)
+    assert len(bearer.told) == 1
+    assert fenced.object("r").stat() is None
+    assert beside() == ([], [])
+
+
+def test_what_is_no_bytes_is_refused_and_the_file_may_go_on(fenced):
+    """Nothing of it was taken: as with a file on disk."""
+    with fenced.object("r").open(A) as file:
+        file.write(b"be")
+        with pytest.raises(TypeError):
+            file.write("text")
+        file.write(b"fore")
+    assert fenced.object("r").get().read() == b"before"
