@@ -202,6 +202,27 @@ def test_a_caller_leaves_while_its_request_is_in_the_handler(start_race, place, 
     assert gate == "host" or place.rows() == [8]
 
 
+@pytest.mark.parametrize("server", ["uvicorn", "gunicorn", "hypercorn"])
+@pytest.mark.parametrize("gate", ["postgres", "impatient"])
+def test_a_caller_stops_in_the_middle_of_its_body(start_race, place, server, gate):
+    """A PostgresSink lets 8 go on. At a HostGate it waits until 7's connection ends: its handler is inside.
+
+    A proxy that sends whole requests on, or replay under an Idempotency-Key, reads the body before.
+    """
+    service = start_race(server)
+    reading = "select 1 from pg_locks, pg_sleep(0.005) where classid = 2 and objid = %s and granted"
+    with socket.create_connection(("127.0.0.1", service.port)) as caller:
+        head = f"POST /{gate}/{place.account}?body HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n"
+        caller.sendall(f"{head}Fencing-Token: {shown(place.account, 7)}\r\n\r\nhalf".encode())
+        while not place.db.execute(reading, [place.account]).fetchone():
+            pass
+        answered = pay(service, gate, place.account, 8).fencing
+        assert answered == ("accepted" if gate == "postgres" else "previous-owner-in-flight")
+    while pay(service, gate, place.account, 8).fencing == "previous-owner-in-flight":
+        pass
+    assert set(place.rows()) == {8}
+
+
 def test_a_cancelled_request_keeps_nobody_out(place):
     """Its transaction is rolled back, and its session given up: what 7 would have written is never there."""
     dsn = place.dsn

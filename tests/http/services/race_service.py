@@ -36,6 +36,7 @@ PAY = (
     "insert into payment (place, account, generation) select %(place)s, %(account)s, %(generation)s"
     " from pg_advisory_xact_lock_shared(%(lock)s, %(account)s)"
 )
+READING = "select pg_advisory_lock_shared(2, %(account)s)"
 
 
 def row_of(path: str, query: str, token: Token) -> dict[str, Any]:
@@ -84,12 +85,21 @@ class AsgiApp:
                 task = asyncio.create_task(self._write(token, row))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
-            else:
+            elif not scope["query_string"].startswith(b"body") or await self._read(receive, row):
                 await self._write(token, row)
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"paid"})
 
         return handle
+
+    async def _read(self, receive: Any, row: dict[str, Any]) -> bool:
+        """Read the body, and say in the database that this is under way; False: it has ended early."""
+        async with await connect(psycopg.AsyncConnection) as connection:
+            await connection.execute(READING, row)
+            while (message := await receive())["type"] == "http.request":
+                if not message.get("more_body", False):
+                    return True
+        return False
 
     async def _write(self, token: Token, row: dict[str, Any]) -> None:
         async with await connect(psycopg.AsyncConnection) as connection:
@@ -119,12 +129,18 @@ class WsgiApp:
             row = row_of(path, environ.get("QUERY_STRING", ""), token)
             if row["place"] == "tasks":
                 threading.Thread(target=self._write, args=(token, row), daemon=True).start()
-            else:
+            elif not environ["QUERY_STRING"].startswith("body") or self._read(environ, row):
                 self._write(token, row)
             start_response("200 OK", [])
             return [b"paid"]
 
         return handle
+
+    def _read(self, environ: dict[str, Any], row: dict[str, Any]) -> bool:
+        with connect(psycopg.Connection) as connection:
+            connection.execute(READING, row)
+            length = int(environ["CONTENT_LENGTH"])
+            return len(environ["wsgi.input"].read(length)) == length
 
     def _write(self, token: Token, row: dict[str, Any]) -> None:
         with connect(psycopg.Connection) as connection:
