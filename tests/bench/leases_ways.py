@@ -1,0 +1,158 @@
+"""Ways to take a lease, renew it and be done with it: plain UPDATEs, sinkfence's, and other libraries'."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+import psycopg
+import sqlalchemy as sa
+
+from bench.race import absent
+from sinkfence import Leases
+from sinkfence.stores.sql import SqlStore
+
+Way = Callable[[str], None]
+"""A whole turn at a job."""
+
+TTL = 300.0
+PLAIN = """
+    create table plain (job_id text collate "C" primary key, generation bigint, owner text,
+        lease_until timestamptz, state text, result jsonb) with (fillfactor = 70)
+"""
+TURN = (
+    "update plain set generation = generation + 1, owner = %s, lease_until = clock_timestamp() + '300 s'"
+    " where job_id = %s and lease_until < clock_timestamp()",
+    "update plain set lease_until = clock_timestamp() + '300 s' where owner = %s and job_id = %s",
+    "update plain set state = 'done', lease_until = '-infinity' where owner = %s and job_id = %s",
+)
+STORMLOCK = """
+    create table stormlock (resource text primary key, lease uuid not null, principal text not null,
+        created timestamptz not null default current_timestamp, expires timestamptz not null)
+"""
+
+
+class PerThread:
+    """What each thread has of its own."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make, self._local = make, threading.local()
+
+    def __call__(self) -> Any:
+        if not hasattr(self._local, "it"):
+            self._local.it = self._make()
+        return self._local.it
+
+
+def ways(
+    dsn: str, admin: psycopg.Connection, jobs: int, stack: ExitStack
+) -> tuple[dict[str, Way], list[str]]:
+    """Fill the tables with jobs that are free, and return the ways, and what could not be had."""
+    engine = sa.create_engine(
+        dsn.replace("postgresql:", "postgresql+psycopg:"), pool_size=8, isolation_level="AUTOCOMMIT"
+    )
+    stack.callback(engine.dispose)
+    store = SqlStore(engine)
+    store.create_schema()
+    admin.execute(PLAIN)
+    for table in "sinkfence_lease", "plain":
+        admin.execute(
+            f"insert into {table} (job_id, generation, lease_until, state)"
+            f" select 'jobs/' || n, 1, '-infinity', 'open' from generate_series(1, {jobs}) n"
+        )
+    admin.execute("vacuum analyze")
+    leases = Leases(store, ttl=TTL)
+    stack.callback(leases.close)
+    connected = PerThread(lambda: stack.enter_context(psycopg.connect(dsn, autocommit=True)))
+    turns = count()
+
+    def plain(job: str) -> None:
+        owner = f"a:{next(turns)}"
+        for statement in TURN:
+            connected().execute(statement, (owner, job))
+
+    statements = [sa.text(sql.replace("= %s", "= :owner", 1).replace("%s", ":job")) for sql in TURN]
+
+    def by_sqlalchemy(job: str) -> None:
+        owner = f"a:{next(turns)}"
+        for statement in statements:
+            with engine.connect() as conn:
+                conn.execute(statement, {"owner": owner, "job": job})
+
+    def ours(job: str) -> None:
+        lease = leases.acquire(job)
+        lease.renew()
+        lease.complete()
+
+    found: dict[str, Way] = {"plain UPDATEs": plain, "plain, by SQLAlchemy": by_sqlalchemy, "sinkfence": ours}
+    others = {"stormlock": storming, "sentinel": sentinels, "mithril": mithrils}
+    missing = absent(*others)
+    for name in sorted(others.keys() - set(missing)):
+        found[name] = others[name](dsn, admin, engine, stack)
+    return found, missing
+
+
+def storming(dsn: str, admin: psycopg.Connection, engine: sa.Engine, stack: ExitStack) -> Way:
+    from stormlock.backends.postgresql import Postgresql
+
+    admin.execute(STORMLOCK)
+    ttl = timedelta(seconds=TTL)
+
+    def connect() -> Any:
+        backend = Postgresql(dsn)
+        stack.callback(backend.close)
+        return backend
+
+    backends = PerThread(connect)
+
+    def turn(job: str) -> None:
+        lock = backends()
+        lease = lock.lock(job, "a", ttl)
+        lock.renew(job, lease, ttl)
+        lock.unlock(job, lease)
+
+    return turn
+
+
+def sentinels(dsn: str, admin: psycopg.Connection, engine: sa.Engine, stack: ExitStack) -> Way:
+    from sentinel.core import acquire, complete, heartbeat
+    from sentinel.db import init_db
+
+    with psycopg.connect(dsn) as conn:
+        init_db(conn)
+    connected = PerThread(lambda: stack.enter_context(psycopg.connect(dsn)))
+    ttl = int(TTL * 1000)
+
+    def turn(job: str) -> None:
+        conn = connected()
+        lease = acquire(conn, job, ttl_ms=ttl)
+        heartbeat(conn, job, lease.owner_id, lease.fencing_token, ttl)
+        complete(conn, job, owner_id=lease.owner_id, fencing_token=lease.fencing_token)
+
+    return turn
+
+
+def mithrils(dsn: str, admin: psycopg.Connection, engine: sa.Engine, stack: ExitStack) -> Way:
+    import structlog
+    from mithril import Lock
+    from mithril.backends import PostgresBackend
+
+    # Two lines on the terminal for each turn would be what is measured.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+    mine = sa.create_engine(engine.url, pool_size=8)
+    stack.callback(mine.dispose)
+    backend = PostgresBackend(mine)
+
+    def turn(job: str) -> None:
+        lock = Lock(job, backend=backend, ttl=TTL)
+        lock.acquire()
+        lock.renew()
+        lock.release()
+
+    return turn
