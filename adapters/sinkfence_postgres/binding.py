@@ -120,6 +120,8 @@ def _listen(conn: sqlalchemy.Connection, bearers: dict[Token, Bearer]) -> None:
 
 def _translate(context: Any) -> None:
     """Raise what the error means: what a listener raises, SQLAlchemy raises in place of its own error."""
+    if context.connection is None:  # none could be had, or one in the pool didn't answer
+        return
     attempt = Attempt(_bearers.get(context.connection, {}))
     if attempt.bearers and attempt.meaning(context.original_exception):
         with translating(attempt):

@@ -194,6 +194,36 @@ def test_others_of_the_same_pool_are_left_alone(db, token):
     assert len(db.notes()) == 4
 
 
+@pytest.mark.parametrize("make", [a_session, an_engine])
+def test_a_connection_that_could_not_be_had_is_the_drivers_own_affair(db, own_db, token, make):
+    """With a pool that pings first, a restarted server isn't noticed; with none, its error is as ever."""
+    own_db.arm(token())
+    write, engine = make(own_db, token())
+    write("one")
+    name = own_db.dsn.rpartition("/")[2]
+    end = "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = %s and pid <> %s"
+    pinging = sa.create_engine(own_db.url(), pool_pre_ping=True)
+    admin, ours = db.admin, own_db.admin.info.backend_pid
+    with contextlib.closing(pinging.raw_connection()):  # one to be pinged
+        pass
+    with contextlib.ExitStack() as stack:
+        stack.callback(engine.dispose)
+        stack.callback(pinging.dispose)
+        for _ in range(2):
+            with bind(orm.sessionmaker(pinging), token()).begin() as session:
+                session.add(Entry(note="pinged"))
+            admin.execute(end, (name, ours))
+        admin.execute(f"alter database {name} allow_connections false")
+        engine.dispose()
+        for source in (engine, pinging):
+            with pytest.raises(sa.exc.OperationalError):
+                source.connect()
+        with pytest.raises(sa.exc.OperationalError):
+            write("no server", pytest.fail)
+        admin.execute(f"alter database {name} allow_connections true")
+    assert own_db.notes() == ["one", "pinged", "pinged"]
+
+
 def test_a_lease_has_a_sessionmaker_of_its_own(db, token):
     """A second bearer on the same sessionmaker does not replace the first: both must be the newest."""
     db.arm(token())
