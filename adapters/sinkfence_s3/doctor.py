@@ -21,6 +21,8 @@ SKEW: Final = 60.0
 """Seconds between the clocks from which it is worth a word; S3 refuses requests from 15 minutes on."""
 
 _USE_ANOTHER: Final = "use a store that honours If-None-Match and If-Match on PutObject, atomically"
+_BY_WEIGHT: Final[tuple[Grade, ...]] = ("ok", "note", "weak", "unknown", "broken")
+_UNTRIED: Final[Grade] = "unknown"
 _MEND: Final = "mend that, and ask again"
 
 
@@ -33,7 +35,7 @@ def doctor(client: S3Client, bucket: str, prefix: str = "") -> Report:
     trial = Trial(client, bucket, prefix)
     try:
         findings = [
-            _tried(trial, name, partial(_step, name, step), "unknown", _MEND) for name, step in STEPS.items()
+            _tried(trial, name, partial(_step, name, step), _UNTRIED, _MEND) for name, step in STEPS.items()
         ]
         if all(each.grade == "ok" for each in findings):
             findings += _races(trial)
@@ -158,12 +160,10 @@ def _cleaned(trial: Trial) -> Finding:
 
 def _once(findings: list[Finding]) -> Finding:
     """Judge what `put_once` needs by itself. `FencedBucket` asks for all of a fence or nothing."""
-    grades = {each.name: each.grade for each in findings}
-    # What was not tried is unknown, and races are tried unless a fence is broken or unknown anyway.
-    needs: list[Grade] = [
-        grades.get(name, "unknown") for name in ("create if absent", "race of creates", "metadata")
-    ]
-    worst = max(needs, key=("ok", "note", "weak", "unknown", "broken").index)
+    grades: dict[str, Grade] = {each.name: each.grade for each in findings}
+    # Races that were not tried are unknown: no fence is claimed then anyway.
+    needs = [grades.get(name, _UNTRIED) for name in ("create if absent", "race of creates", "metadata")]
+    worst = _BY_WEIGHT[max(map(_BY_WEIGHT.index, needs))]
     return Finding("put_once", worst, "enforced" if worst == "ok" else "NOT ENFORCED, or not shown to be")
 
 
