@@ -6,16 +6,19 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sinkfence.errors import NotArmed, StaleToken
 from sinkfence.sinks import AsyncGate, AsyncReplay, State, Watch
 from sinkfence.tokens import Token
-from sinkfence_http import dooronly, host, host_replay, verifiers, wire
+from sinkfence_http import dooronly, verifiers, wire
 from sinkfence_http.answers import STALE, Refused
 from sinkfence_http.door import UNWATCHED, passage_of
 from sinkfence_http.fence import check_parts
 from sinkfence_http.verifiers import Verifier
+
+if TYPE_CHECKING:
+    from sinkfence_http import host_replay
 
 
 class Fence:
@@ -93,6 +96,8 @@ class HostGate:
     """As `sinkfence_http.HostGate`. The loop waits for no lock and no disk; it looks into small files."""
 
     def __init__(self, dir: str | os.PathLike[str], *, drain_timeout: float = 10.0) -> None:
+        from sinkfence_http import host  # here, as in the face: Windows can't load it
+
         self._gate = host.HostGate(dir, drain_timeout=drain_timeout)
 
     async def check(self, token: Token) -> None:

@@ -106,11 +106,17 @@ OUTCOME_UNKNOWN: Final = Answer(409, "outcome-unknown", "Whether this request to
 
 
 class Refused(Exception):
-    """The door refuses a request before anything has looked at its job."""
+    """The door refuses a request before anything has looked at its job.
+
+    A `Verifier` of your own raises it with `UNAUTHENTIC` or `EXPIRED` of this module.
+    """
 
     def __init__(self, answer: Answer) -> None:
-        super().__init__(answer.slug)
+        super().__init__(answer)
         self.answer = answer
+
+    def __str__(self) -> str:
+        return self.answer.slug
 
 
 def refusal_of(error: BaseException) -> Answer | None:

@@ -93,6 +93,8 @@ class Gate(Protocol):
 
         Raises:
             StaleToken, GenerationConflict: the destination has seen a newer owner.
+            sinkfence_http.Refused: with the answer that the door is to give. After any other error it
+                answers 503 `fence-unavailable`.
         """
         ...
 

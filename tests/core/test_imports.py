@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+import sinkfence_http
+
 LOADED = """
 import sys
 before = set(sys.modules)
@@ -25,6 +27,33 @@ def test_importing_loads_the_standard_library_alone(modules: str) -> None:
         [sys.executable, "-c", LOADED.format(modules=modules)], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[] 1"
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "sinkfence_http",
+        "sinkfence_http.requests_adapter",
+        "sinkfence_http.httpx_transport",
+        "sinkfence_http.wsgi",
+        "sinkfence_http.asgi",
+    ],
+)
+def test_http_loads_without_what_windows_lacks(module: str) -> None:
+    """Files are locked by HostGate alone, which is loaded where it is used; so it is no name of theirs."""
+    script = (
+        f"import sys; sys.modules['fcntl'] = sys.modules['sqlite3'] = None\nimport {module}, sinkfence_http\n"
+        "try: sinkfence_http.HostGate\nexcept ImportError as error: print(error.name)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "fcntl\n"
+
+
+def test_the_face_of_http_has_its_names_and_no_others() -> None:
+    """HostGate too is found there, and a name that isn't is missing as in any module."""
+    assert sinkfence_http.HostGate.__module__ == "sinkfence_http.host"
+    assert [name for name in sinkfence_http.__all__ if not hasattr(sinkfence_http, name)] == []
+    assert not hasattr(sinkfence_http, "HostGates")
 
 
 def test_a_missing_sqlalchemy_is_one_line_that_helps() -> None:
