@@ -20,7 +20,7 @@ class JobMark:
     """The highest generation that the database has seen for a job, whose it was, and since when."""
 
     job_id: str
-    max_generation: int
+    generation: int
     owner: str
     raised_at: datetime
     """By the server's clock."""

@@ -60,7 +60,7 @@ def test_every_kind_of_connection_reads_them(db, token, kind):
         with db.engine(kind.replace("session", "psycopg")) as engine:
             with orm.Session(engine) if kind == "session" else engine.connect() as conn:
                 found = marks(conn, token().job_id)
-    assert [(mark.job_id, mark.max_generation, mark.owner) for mark in found] == [
+    assert [(mark.job_id, mark.generation, mark.owner) for mark in found] == [
         (token().job_id, token().generation, token().owner)
     ]
     assert isinstance(found[0].raised_at, dt.datetime)
