@@ -57,7 +57,7 @@ class Exchange:
 
     def read(self, limit: int) -> Stored | None:
         """Return the object, or None if there is none; longer than `limit` bytes isn't read at all."""
-        response = self._absent_or(self.store.client.get_object)
+        response = self._absent_or("NoSuchKey", self.store.client.get_object)
         if response is None:
             return None
         with closing(response["Body"]) as body:
@@ -68,7 +68,7 @@ class Exchange:
 
     def head(self) -> Stored | None:
         """Return the object's metadata, or None if there is none."""
-        response = self._absent_or(self.store.client.head_object)
+        response = self._absent_or("404", self.store.client.head_object)
         if response is None:
             return None
         return Stored(
@@ -107,12 +107,13 @@ class Exchange:
         self.requests += retries(response)
         return response
 
-    def _absent_or(self, call: Callable[..., Any]) -> dict[str, Any] | None:
+    def _absent_or(self, absent: str, call: Callable[..., Any]) -> dict[str, Any] | None:
         try:
             return self.send(call)
         except ClientError as error:
-            # HEAD has no body to tell a missing key from a missing bucket: a PUT will.
-            if code(error) in ("NoSuchKey", "404"):
+            # A 404 without S3's own code comes from something in between, which knows of no key. But HEAD
+            # has no body, which would tell a missing key from a missing bucket, too: a PUT will.
+            if code(error) == absent:
                 return None
             if status(error) == 403:
                 error.add_note(
