@@ -166,6 +166,10 @@ def changed(statement: Any, values: Values, newer: Any, tombstone: Any) -> Any:
         result = update(what.get("expr", what["table"])).execution_options(
             **statement.get_execution_options()
         )
+        # With loader criteria, or ONLY, it reaches fewer rows. There is no public way to read them.
+        for part in ("_with_options", "_hints", "_prefixes", "_params"):
+            if part in vars(statement):
+                setattr(result, part, getattr(statement, part))
         if statement.whereclause is not None:
             result = result.where(statement.whereclause)
         values = {**values, tombstone: func.clock_timestamp()}

@@ -195,6 +195,24 @@ def test_a_deleted_row_leaves_a_tombstone(db, token, to, execute):
     assert execute(sa.delete(to), token(1)) == 2
 
 
+def test_a_delete_reaches_the_rows_that_it_would(db, token):
+    """What its options leave out, and the heirs that ONLY leaves out, is left alone."""
+    few = orm.with_loader_criteria(Doc, Doc.text == "two")
+    with session(db) as tx:
+        values = [{"id": n, "text": text} for n, text in enumerate(["one", "two", "three"])]
+        assert fenced_execute(tx, sa.insert(Doc).values(values), token()) == 3
+        assert fenced_execute(tx, sa.delete(Doc).options(few), token(1)) == 1
+    assert rows(db) == [(0, "one", 0), (1, "two†", 1), (2, "three", 0)]
+    db.admin.execute("create table heir () inherits (doc); insert into heir values (9, 'heir')")
+    try:
+        with connection(db) as tx:
+            only = sa.delete(DOC).with_hint("ONLY", dialect_name="postgresql").prefix_with("/* all */")
+            assert fenced_execute(tx, only, token(1)) == 2
+        assert rows(db)[-1] == (9, "heir", None)
+    finally:
+        db.admin.execute("drop table heir")
+
+
 def test_null_is_older_than_all(db, token, to, execute):
     """A row from before the column was added takes any generation."""
     db.admin.execute("insert into doc (id, text) values (1, 'before'), (2, 'before')")
