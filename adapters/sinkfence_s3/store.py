@@ -64,6 +64,9 @@ class Exchange:
             size: int = response.get("ContentLength", 0)
             # Bounded even if the length is missing or a lie: whatever stands there is untrusted.
             data: bytes = b"" if size > limit else body.read(limit + 1)
+        if len(data) < size <= limit:
+            # A connection that was closed early; botocore tells only who asks for no more than the length.
+            raise IncompleteReadError(actual_bytes=len(data), expected_bytes=size)
         return Stored(data, response.get("ETag", ""), max(size, len(data)), response.get("Metadata", {}))
 
     def head(self) -> Stored | None:

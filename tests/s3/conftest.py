@@ -91,6 +91,11 @@ class Handler(BaseHTTPRequestHandler):
         self.connection.close()
         self.close_connection = True
 
+    def end(self) -> None:
+        self.wfile.flush()
+        self.connection.shutdown(socket.SHUT_RDWR)
+        self.close_connection = True
+
 
 class Relay(Handler):
     server: Proxy
@@ -116,9 +121,9 @@ class Relay(Handler):
             if rule.stop:
                 rule.stop.wait()
             return self.reset()
-        if kind == "cut reply":
+        if kind in ("cut reply", "end reply"):
             self.answer(status, headers, reply[: len(reply) // 2], len(reply))
-            return self.reset()
+            return self.reset() if kind == "cut reply" else self.end()
         if kind == "apply, then forge":
             return self.answer(rule.status, [("Content-Type", "application/xml")], rule.body)
         return self.answer(status, headers, reply, length)

@@ -1,10 +1,11 @@
 """An answer that S3 did not give, or not whole, says nothing about what is there."""
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, IncompleteReadError
 
 from sinkfence.errors import OutcomeUnknown
 from sinkfence.tokens import Token
+from sinkfence_s3 import FencedBucket
 
 A, B = Token("j", 3_000_000_007, "a:1"), Token("j", 3_000_000_008, "b:1")
 INGRESS = [b"404 page not found\n", b"<html><head><title>404 Not Found</title></head></html>", b""]
@@ -41,3 +42,36 @@ def test_such_a_404_in_place_of_what_would_be_read_back_leaves_the_outcome_unkno
         thing.put(b"after", A, step="s")
     assert proxy.rules == []
     assert thing.put(b"after", A, step="s").repeated
+
+
+def test_a_register_that_ends_early_is_a_lost_answer_and_no_damage(fenced, through, proxy):
+    """A connection closed in mid-body, without a reset: botocore's error, as for a reset."""
+    fenced.object("r").put(b"x" * 200_000, A)
+    for call in (through.object("r").get, through.object("r").stat, lambda: through.object("r").arm(B)):
+        proxy.once("GET", "end reply")
+        with pytest.raises(IncompleteReadError):
+            call()
+    assert fenced.object("r").stat().generation == A.generation
+
+
+def test_what_is_read_back_is_read_again_where_it_ended_early(fenced, through, proxy):
+    """The put was applied, and its answer lost: the second reading tells."""
+    thing = through.object("r")
+    thing.arm(A)
+    proxy.once("PUT", "lose reply")
+    proxy.once("GET", "end reply")
+    assert thing.put(b"x" * 200_000, A).seq == 2
+    assert proxy.rules == []
+    fenced.object("r").put(b"x" * 200_000, A)
+    proxy.once("GET", "end reply")  # read back after a 412 at first hand
+    assert thing.put(b"y", A).seq == 4
+    assert proxy.rules == []
+
+
+def test_the_probe_concludes_nothing_from_bytes_that_ended_early(client_at, proxy, bucket_name, prefix):
+    """The store is not refused for what its connection did: the next write goes through."""
+    thing = FencedBucket(client_at(proxy.endpoint), bucket_name, prefix=prefix).object("r")
+    proxy.once("GET", "end reply", where="/create")
+    with pytest.raises(IncompleteReadError):
+        thing.put(b"x", A)
+    assert thing.put(b"x", A).seq == 1
