@@ -7,7 +7,6 @@ whose renewals go over a connection of its own, since a task would wait with wha
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -21,6 +20,7 @@ from sinkfence.heartbeat import OnLost
 from sinkfence.holder import Means
 from sinkfence.holders import Holders, check_wait
 from sinkfence.lease import BaseLease, completing, releasing, renewing
+from sinkfence.observe import log
 from sinkfence.sinks import AsyncSink, Sink
 from sinkfence.steps import drive_async
 from sinkfence.tenure import Tenure
@@ -28,8 +28,6 @@ from sinkfence.terms import Clock, boot_time
 from sinkfence.tokens import Token, check_job_id
 
 __all__: Final = ["Lease", "Leases"]
-
-log = logging.getLogger("sinkfence")
 
 
 class Lease(BaseLease):

@@ -10,20 +10,18 @@ on, arms, and is refused. An unconditional repair would take the job from B.
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Iterable
 from functools import partial
 from typing import Final, TypeVar
 
 from sinkfence.errors import NotEnforced, StaleToken
 from sinkfence.grants import Asked, Grant
+from sinkfence.observe import log
 from sinkfence.sinks import AsyncSink, Sink
 from sinkfence.steps import Steps
 from sinkfence.tokens import Token
 
 S = TypeVar("S", bound=Sink | AsyncSink)
-
-log = logging.getLogger("sinkfence")
 
 LARGEST_JUMP: Final = 1_000_000
 """How far a record is raised without an operator: a mark further ahead is more likely somebody's mistake."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -11,11 +10,10 @@ from typing import Any, Final, Protocol, TypeVar
 
 from sinkfence.errors import JobCompleted, LeaseHeld, LeaseLost, OutcomeUnknown
 from sinkfence.grants import Grant, Record, Store
+from sinkfence.observe import log
 from sinkfence.tokens import Token
 
 T = TypeVar("T")
-
-log = logging.getLogger("sinkfence")
 
 PATIENCE: Final = 15.0
 """Seconds for which who is leaving waits for the store: enough to find a connection dead and use another."""

@@ -7,7 +7,6 @@ nothing left to do.
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 from collections import deque
@@ -18,11 +17,10 @@ from typing import Final, Generic, TypeVar
 from sinkfence import observe
 from sinkfence.grants import Store
 from sinkfence.lease import BaseLease, giving_back_late
+from sinkfence.observe import log
 from sinkfence.steps import drive
 from sinkfence.tenure import Loss, Tenure
 from sinkfence.terms import Clock
-
-log = logging.getLogger("sinkfence")
 
 L = TypeVar("L", bound=BaseLease)
 
@@ -125,7 +123,7 @@ class Heartbeat(Generic[L]):
             try:
                 if self._on_lost is not None:
                     self._on_lost(lease, loss)
-            except BaseException:  # a sys.exit() of theirs would end this thread, and no later loss be told
+            except BaseException:  # noqa: BLE001 - their sys.exit() would end this thread, and no later loss be told
                 log.exception("on_lost failed for %r", lease)
 
     def stop(self, timeout: float) -> None:
@@ -172,7 +170,7 @@ class Heartbeat(Generic[L]):
                 else:
                     self._renewing = None
                     return
-            self.beat()
+            self._whatever_comes(self.beat)
 
     def _watch(self) -> None:
         while True:
@@ -187,7 +185,15 @@ class Heartbeat(Generic[L]):
                     self._watches_at = self._clock() + wait
                     self._changed.wait(min(wait, LONGEST_WAIT))
                     self._watches_at = 0.0
-            self.tell()
+            self._whatever_comes(self.tell)
+
+    def _whatever_comes(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception:  # noqa: BLE001 - with this thread all leases of the process would end
+            log.exception("the heartbeat goes on")
+            with self._changed:
+                self._changed.wait(0.1)
 
 
 def _runs(thread: threading.Thread | None) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import weakref
@@ -17,13 +16,12 @@ from sinkfence.errors import LeaseHeld, LeaseLost, StaleToken
 from sinkfence.grants import Asked, Grant, Store, fresh_owner
 from sinkfence.heartbeat import Heartbeat, L, OnLost
 from sinkfence.lease import releasing
+from sinkfence.observe import log
 from sinkfence.sinks import AsyncSink, Sink
 from sinkfence.steps import Steps
 from sinkfence.tenure import COMPLETED, RELEASED, TERM_OVER, Loss, Tenure
 from sinkfence.terms import Clock
 from sinkfence.tokens import Token
-
-log = logging.getLogger("sinkfence")
 
 MOST_REPAIRS: Final = 2
 
@@ -86,7 +84,11 @@ class Holder(Generic[L]):
                 taken.tenure.finish(TERM_OVER, None)
                 yield from self._release_quietly(grant.token)
                 raise LeaseLost(grant.token, "the answer of the lease store took longer than the ttl")
-            observe.acquired(grant.token, None if held_since is None else self._clock() - held_since)
+            try:
+                observe.acquired(grant.token, None if held_since is None else self._clock() - held_since)
+            except BaseException:  # a handler that exits: nobody would have what was granted
+                yield from self._give_up(taken.tenure)
+                raise
             return taken
 
     def arm(self, held: Held[L], interval: float, sinks: Sequence[Sink | AsyncSink]) -> Steps[Held[L]]:

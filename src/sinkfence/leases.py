@@ -8,7 +8,6 @@ trusted is a `Term`.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -21,13 +20,12 @@ from sinkfence.heartbeat import OnLost
 from sinkfence.holder import Means
 from sinkfence.holders import Holders, check_wait
 from sinkfence.lease import Lease
+from sinkfence.observe import log
 from sinkfence.sinks import Sink
 from sinkfence.steps import drive
 from sinkfence.tenure import Tenure
 from sinkfence.terms import Clock, boot_time
 from sinkfence.tokens import Token, check_job_id
-
-log = logging.getLogger("sinkfence")
 
 
 class Leases:

@@ -1,17 +1,20 @@
 """What happens to leases and at sinks, told to logging and to OpenTelemetry.
 
 OpenTelemetry's API is loaded at the first event, where it is installed (`sinkfence[otel]`), and does nothing
-until the program sets up its SDK. Neither a log record nor a measurement holds a signature, a password or an
-owner value; measurements have no job_id either, as there may be millions.
+until the program sets up its SDK. No log record, span or measurement holds a signature, a password or the
+random bits of an owner; measurements have no job_id either, as there may be millions.
+
+Who is told may fail: a filter that knows requests only, a provider that can't be loaded, a processor at the
+end of a span. What is told about stands all the same: the write is committed, the lease is lost.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, MutableMapping
+from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from sinkfence.errors import (
     Conflict,
@@ -26,8 +29,24 @@ from sinkfence.errors import (
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 
-log = logging.getLogger("sinkfence")
-log.addHandler(logging.NullHandler())  # else Python prints warnings where a program has set up no logging
+
+class _Log(logging.LoggerAdapter[logging.Logger]):
+    """Loses a record rather than raise what a filter or handler of the program's raises."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Leave a record its own `extra`."""
+        return msg, kwargs
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log it, as of the line that called."""
+        with suppress(Exception):
+            super().log(level, msg, *args, **{"stacklevel": 2, **kwargs})
+
+
+log: Final = _Log(logging.getLogger("sinkfence"), {})
+log.logger.addHandler(
+    logging.NullHandler()
+)  # else Python prints warnings where a program has set up no logging
 
 REFUSALS: Final = (
     *(StaleToken, NotArmed, JobMismatch, MissingToken),
@@ -56,31 +75,37 @@ def _telemetry() -> _Telemetry | None:
         return _Telemetry()
     except ImportError:
         return None
+    except Exception:  # whatever a provider of the environment's raises
+        log.exception("OpenTelemetry is not told of leases and sinks")
+        return None
 
 
 def acquired(token: Token, took_over: float | None) -> None:
     """Tell that a lease was acquired, and for how many seconds somebody else had kept it meanwhile."""
     log.debug("job %r: acquired, generation %d", token.job_id, token.generation, extra=_extra(token))
     if telemetry := _telemetry():
-        telemetry.acquisitions.add(1)
-        if took_over is not None:
-            telemetry.takeovers.record(took_over)
+        with suppress(Exception):
+            telemetry.acquisitions.add(1)
+            if took_over is not None:
+                telemetry.takeovers.record(took_over)
 
 
 def renewed(count: int) -> None:
     """Tell that the store has confirmed so many renewals."""
     if telemetry := _telemetry():
-        telemetry.renewals.add(count)
+        with suppress(Exception):
+            telemetry.renewals.add(count)
 
 
 def lost(token: Token, error: SinkfenceError) -> None:
     """Tell that a lease was lost: to time or a later owner, or because a sink has seen one."""
     log.warning("%s", error, extra=_extra(token))
     if telemetry := _telemetry():
-        telemetry.losses.add(1, {"error.type": type(error).__name__})
+        with suppress(Exception):
+            telemetry.losses.add(1, {"error.type": type(error).__name__})
 
 
-def refused(sink: str, error: Exception) -> None:
+def refused(sink: str, error: BaseException) -> None:
     """Tell that a sink has refused something: once of each error, and of none that is no refusal."""
     if not isinstance(error, REFUSALS) or vars(error).get("_told") == sink:
         return
@@ -88,7 +113,8 @@ def refused(sink: str, error: Exception) -> None:
     token: Token | None = getattr(error, "token", None)
     log.warning("%s refused: %s", sink, error, extra={**(_extra(token) if token else {}), "sink": sink})
     if telemetry := _telemetry():
-        telemetry.refusals.add(1, {"sinkfence.sink": sink, "error.type": type(error).__name__})
+        with suppress(Exception):
+            telemetry.refusals.add(1, {"sinkfence.sink": sink, "error.type": type(error).__name__})
 
 
 def refuse(sink: str, bearer: Bearer, stale: StaleToken) -> None:
@@ -100,19 +126,53 @@ def refuse(sink: str, bearer: Bearer, stale: StaleToken) -> None:
 @contextmanager
 def at(sink: str, act: str, *tokens: Token) -> Generator[None]:
     """Surround an act at a sink (`arm`, `write`) by a span, and tell if it is refused."""
-    telemetry = _telemetry()
+    span = _Span(sink, act, tokens)
     try:
-        if telemetry is None:
-            yield
-            return
-        with telemetry.tracer.start_as_current_span(f"{act} {sink}") as span:
-            span.set_attribute("sinkfence.sink", sink)
-            span.set_attribute("sinkfence.job_id", [token.job_id for token in tokens])
-            span.set_attribute("sinkfence.generation", [token.generation for token in tokens])
-            yield
-    except REFUSALS as error:
+        yield
+    except BaseException as error:
+        span.end(error)
         refused(sink, error)
         raise
+    span.end(None)
+
+
+class _Span:
+    """The current span during one act, if there is somebody to be told of it."""
+
+    def __init__(self, sink: str, act: str, tokens: tuple[Token, ...]) -> None:
+        self._block: Any = None
+        if telemetry := _telemetry():
+            with suppress(Exception):
+                block = telemetry.tracer.start_as_current_span(
+                    f"{act} {sink}",
+                    attributes={
+                        "sinkfence.sink": sink,
+                        "sinkfence.job_id": [token.job_id for token in tokens],
+                        "sinkfence.generation": [token.generation for token in tokens],
+                    },
+                    record_exception=False,
+                    set_status_on_exception=False,
+                )
+                self._span, self._block = block.__enter__(), block
+
+    def end(self, error: BaseException | None) -> None:
+        if self._block is None:
+            return
+        with suppress(Exception):
+            if isinstance(error, Exception):
+                self._tell(error)
+        with suppress(Exception):
+            self._block.__exit__(None, None, None)
+
+    def _tell(self, error: Exception) -> None:
+        from opentelemetry.trace import StatusCode
+
+        kind = f"{type(error).__module__}.{type(error).__qualname__}"
+        # No text of others: a driver's has the statement's parameters in it, the owner among them; and so has
+        # the trace of ours, whose cause it is.
+        said = {"exception.message": str(error)} if isinstance(error, SinkfenceError) else {}
+        self._span.add_event("exception", {"exception.type": kind, **said})
+        self._span.set_status(StatusCode.ERROR, kind)
 
 
 def _extra(token: Token) -> dict[str, str | int]:

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -125,6 +125,10 @@ def test_an_act_at_a_sink_is_a_span(seen: Seen) -> None:
         "sinkfence.generation": (7,),
     }
     assert (write.name, write.status.is_ok) == ("write s3", False)
+    # A driver's text may have the statement's parameters in it.
+    assert [dict(each.attributes) for each in write.events] == [
+        {"exception.type": "builtins.ConnectionError"}
+    ]
     assert "sinkfence.sink.refusals {refusal}" not in seen.metrics()
 
 
@@ -209,3 +213,134 @@ def test_without_opentelemetry_nothing_is_missed() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "held 1\n"
+
+
+class Broken(logging.Handler):
+    """A handler for requests only, as many a filter is: elsewhere there is none, and it raises."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        super().__init__(logging.DEBUG)
+        self.error = error
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Raise, as logging lets a filter's error pass."""
+        raise self.error(record.getMessage())
+
+
+@pytest.fixture
+def deaf(monkeypatch: Any) -> Iterator[None]:
+    """Logging and OpenTelemetry that raise whatever they are told."""
+
+    class Meter:
+        def create_counter(self, *args: object) -> Any:
+            return self
+
+        create_histogram = create_counter
+
+        def add(self, *args: object) -> None:
+            raise RuntimeError("a reader of mine is broken")
+
+        record = add
+
+    class Processor(SpanProcessor):
+        def on_end(self, span: object) -> None:
+            raise RuntimeError("a processor of mine is broken")
+
+    tracers = TracerProvider()
+    tracers.add_span_processor(Processor())
+    monkeypatch.setattr("opentelemetry.metrics.get_meter", lambda name: Meter())
+    monkeypatch.setattr("opentelemetry.trace.get_tracer", tracers.get_tracer)
+    observe._telemetry.cache_clear()
+    handler, logger = Broken(LookupError), logging.getLogger("sinkfence")
+    logger.addHandler(handler)
+    before = logger.level
+    logger.setLevel(logging.DEBUG)
+    yield
+    logger.setLevel(before)
+    logger.removeHandler(handler)
+    observe._telemetry.cache_clear()
+    tracers.shutdown()
+
+
+@pytest.mark.usefixtures("deaf")
+def test_what_is_told_about_stands_though_nobody_can_be_told(
+    leases_of: Callable[..., Leases], losses: Any
+) -> None:
+    """Leases are granted, renewed, lost and released, and acts at sinks end as they did."""
+    store = MemoryStore()
+    leases = leases_of(store, heartbeat=0.01, on_lost=losses)
+    with leases.hold(JOB) as lease:
+        first = lease.lease_until
+        while lease.lease_until == first:
+            pass
+        with observe.at("postgres", "write", lease.token):
+            pass
+    assert store.get(JOB).owner is None
+    with pytest.raises(LeaseLost), leases.hold(JOB) as lease:
+        stale = StaleToken(lease.token, 9)
+        with pytest.raises(StaleToken) as refused, observe.at("postgres", "write", lease.token):
+            raise stale
+        assert refused.value is stale
+        store.reopen(JOB)
+        store.acquire(JOB, "b:2", 30.0)
+        assert losses.event.wait(10)
+        assert lease.lost.is_set()
+    with leases.hold("another") as lease:
+        first = lease.lease_until
+        while lease.lease_until == first:
+            pass
+        observe.refuse("s3", lease, StaleToken(lease.token, 9))
+        assert lease.lost.is_set()
+
+
+def test_a_provider_that_cannot_be_loaded_is_done_without(monkeypatch: Any, caplog: Any) -> None:
+    """An environment names one that isn't there, for which OpenTelemetry raises StopIteration: said once."""
+
+    def get_meter(name: str) -> None:
+        raise StopIteration
+
+    monkeypatch.setattr("opentelemetry.metrics.get_meter", get_meter)
+    observe._telemetry.cache_clear()
+    for _ in range(2):
+        observe.renewed(1)
+    observe._telemetry.cache_clear()
+    (record,) = caplog.records
+    assert (record.levelname, record.module) == ("ERROR", "observe")
+
+
+def test_a_grant_that_a_handler_exits_from_is_given_back(caplog: Any) -> None:
+    """Nobody would have it: the exit comes between the store's answer and the caller."""
+    store = MemoryStore()
+    handler, logger = Broken(SystemExit), logging.getLogger("sinkfence")
+    caplog.set_level(logging.DEBUG, "sinkfence")
+    logger.addHandler(handler)
+    try:
+        with pytest.raises(SystemExit):
+            Leases(store).acquire(JOB)
+    finally:
+        logger.removeHandler(handler)
+    assert (store.get(JOB).generation, store.get(JOB).owner) == (1, None)
+
+
+def test_the_heartbeat_goes_on_after_any_error(
+    leases_of: Callable[..., Leases], monkeypatch: Any, caplog: Any
+) -> None:
+    """Were its threads to end, all leases of the process would: it logs the error and renews."""
+
+    def once(call: Callable[..., None]) -> Callable[..., None]:
+        failed: list[bool] = []
+
+        def run(*args: Any) -> None:
+            if not failed:
+                failed.append(True)
+                raise MemoryError
+            call(*args)
+
+        return run
+
+    monkeypatch.setattr(observe, "renewed", once(observe.renewed))
+    with leases_of(MemoryStore(), heartbeat=0.01).hold(JOB) as lease:
+        first = lease.lease_until
+        while lease.lease_until == first:
+            pass
+    assert "the heartbeat goes on" in caplog.text

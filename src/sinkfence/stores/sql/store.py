@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from sinkfence.errors import GenerationExhausted, LeaseHeld, SchemaMismatch
 from sinkfence.grants import Grant, Record, Renewals
+from sinkfence.observe import log
 from sinkfence.process import Process, this_process
 from sinkfence.steps import drive
 from sinkfence.stores.sql import records, schema, statements
@@ -26,8 +26,6 @@ from sinkfence.tokens import MAX_GENERATION, Token, check_generation, check_job_
 
 T = TypeVar("T")
 Fetch = Callable[[Query], Sequence[Row]]
-
-log = logging.getLogger("sinkfence")
 
 
 @dataclass(slots=True)
