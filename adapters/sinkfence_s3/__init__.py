@@ -10,8 +10,8 @@ from sinkfence_s3.buckets import FencedBucket
 from sinkfence_s3.doctor import doctor
 from sinkfence_s3.objects import FencedObject
 from sinkfence_s3.readers import Reader, Stat
+from sinkfence_s3.swap import Written
 from sinkfence_s3.writers import Writer
-from sinkfence_s3.writes import Written
 
 __all__ = [
     "FencedBucket",

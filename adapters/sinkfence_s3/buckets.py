@@ -15,7 +15,7 @@ from sinkfence_s3.once import put_once
 from sinkfence_s3.orphans import collect
 from sinkfence_s3.probe import FOLDER, probe
 from sinkfence_s3.store import Exchange, S3Client, Store
-from sinkfence_s3.writes import Written
+from sinkfence_s3.swap import Written
 
 MAX_KEY: Final = 1024
 """Bytes of UTF-8 (Amazon S3 user guide, "Naming Amazon S3 objects")."""

@@ -9,12 +9,12 @@ from functools import partial
 from botocore.exceptions import ClientError
 
 from sinkfence.sinks import Bearer
-from sinkfence_s3 import plan, readers, writes
+from sinkfence_s3 import plan, readers, swap
 from sinkfence_s3.bodies import BodyLike, opened
 from sinkfence_s3.data import Data, folder
 from sinkfence_s3.delivery import remove
-from sinkfence_s3.handles import Handle
-from sinkfence_s3.puts import Put
+from sinkfence_s3.known import KnownRegister
+from sinkfence_s3.put import Put
 from sinkfence_s3.readers import Reader, Stat
 from sinkfence_s3.register import check_content_type
 from sinkfence_s3.store import Exchange, Store, code
@@ -30,7 +30,7 @@ class FencedObject:
     durable: bool = True
 
     def __init__(self, store: Store, key: str, ready: Callable[[], None]) -> None:
-        self._handle = Handle(store, key, ready)
+        self._known = KnownRegister(store, key, ready)
 
     def arm(self, bearer: Bearer) -> None:
         """Raise the mark: once this returns, S3 refuses whatever an older owner has under way here.
@@ -44,7 +44,7 @@ class FencedObject:
             SchemaMismatch: something else, or a later format, is at this key.
             NotEnforced: the store ignores conditions.
         """
-        outcome = self._handle.write(self._handle.exchange(), bearer, plan.arm, act="arm")
+        outcome = self._known.write(self._known.exchange(), bearer, plan.arm, act="arm")
         if outcome.superseded is not None:  # armed, and a newer owner since: to the caller it is all the same
             raise outcome.superseded
 
@@ -57,7 +57,7 @@ class FencedObject:
         expect: int | None = None,
         content_type: str | None = None,
         progress: Callable[[int], object] | None = None,
-    ) -> writes.Written:
+    ) -> swap.Written:
         """Replace the content. Without `expect`, the last put of the newest owner wins.
 
         One request up to 256 KiB. What is longer goes to a data object of its own first, in parts of 8 MiB
@@ -85,7 +85,7 @@ class FencedObject:
         if expect is not None and (type(expect) is not int or expect < 0):
             raise ValueError("expect is the seq of the content to replace: an int, and 0 for none")
         check_content_type(content_type)
-        put = Put(self._handle, bearer, step, expect)
+        put = Put(self._known, bearer, step, expect)
         with opened(body) as source:
             for again in (True, False):
                 upload = put.upload(content_type=content_type, length=source.length, progress=progress)
@@ -110,7 +110,7 @@ class FencedObject:
         Raises:
             as `put`; inside the block, on writing, as well as at its end.
         """
-        put = Put(self._handle, bearer, step, None)
+        put = Put(self._known, bearer, step, None)
         upload = put.upload()
         try:
             with upload, Writer(upload) as file:
@@ -131,12 +131,12 @@ class FencedObject:
             as `arm`; IdempotencyMismatch: the step has put something.
         """
         tag = None if step is None else bearer.token.key(step)
-        outcome = self._handle.write(self._handle.exchange(), bearer, partial(plan.delete, tag=tag))
+        outcome = self._known.write(self._known.exchange(), bearer, partial(plan.delete, tag=tag))
         if outcome.replaced is not None and isinstance(outcome.replaced.body, Data):
             # The state that named it is replaced for good, and later ones keep what they find or name new
             # data: nothing will name it again.
-            key = folder(self._handle.key) + outcome.replaced.body.name
-            remove(Exchange(self._handle.store, key))
+            key = folder(self._known.key) + outcome.replaced.body.name
+            remove(Exchange(self._known.store, key))
 
     def get(self) -> Reader:
         """Return the content as a file: see `Reader` for when its SHA-256 is verified.
@@ -145,7 +145,7 @@ class FencedObject:
             KeyError: nothing was put here, or it was deleted.
             SchemaMismatch: something else, or damaged content, is at this key.
         """
-        return readers.read(self._handle.store, self._handle.key)
+        return readers.read(self._known.store, self._known.key)
 
     def stat(self) -> Stat | None:
         """Return what is known of the content, or None if nothing was put here, or it was deleted.
@@ -153,5 +153,5 @@ class FencedObject:
         Raises:
             SchemaMismatch: as `get`.
         """
-        found = readers.find(self._handle.store, self._handle.key)
+        found = readers.find(self._known.store, self._known.key)
         return None if found is None else found[0]

@@ -17,7 +17,7 @@ from sinkfence.tokens import check_text
 from sinkfence_s3.bodies import BodyLike, opened
 from sinkfence_s3.delivery import deliver, read_back
 from sinkfence_s3.store import Exchange
-from sinkfence_s3.writes import Written
+from sinkfence_s3.swap import Written
 
 MAX_ONCE: Final = 5 * 1024**3
 """Bytes: what S3 takes in one request. Multipart completion under a condition is not atomic everywhere."""

@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError
 
 from sinkfence_s3.data import Data, folder, generation_of
 from sinkfence_s3.store import Exchange, Store, code
-from sinkfence_s3.writes import look
+from sinkfence_s3.swap import look
 
 
 def collect(store: Store, key: str) -> list[str]:

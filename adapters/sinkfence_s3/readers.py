@@ -15,7 +15,7 @@ from sinkfence_s3.data import Data, folder
 from sinkfence_s3.delivery import READINGS, pause
 from sinkfence_s3.register import Content
 from sinkfence_s3.store import Exchange, Store, code, passing
-from sinkfence_s3.writes import look
+from sinkfence_s3.swap import look
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

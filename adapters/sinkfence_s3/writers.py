@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, BinaryIO
 
+from sinkfence_s3.swap import Written
 from sinkfence_s3.uploads import Upload
-from sinkfence_s3.writes import Written
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -5,16 +5,16 @@ from __future__ import annotations
 from mutants.mutant import Edit, Mutant
 
 PLAN = "adapters/sinkfence_s3/plan.py"
-WRITES = "adapters/sinkfence_s3/writes.py"
+SWAP = "adapters/sinkfence_s3/swap.py"
 OBJECTS = "adapters/sinkfence_s3/objects.py"
 UPLOADS = "adapters/sinkfence_s3/uploads.py"
-PUTS = "adapters/sinkfence_s3/puts.py"
+PUT = "adapters/sinkfence_s3/put.py"
 ORPHANS = "adapters/sinkfence_s3/orphans.py"
 DATA = "adapters/sinkfence_s3/data.py"
 MARKS = "src/sinkfence/marks.py"
 
 ARM = """\
-        outcome = self._handle.write(self._handle.exchange(), bearer, plan.arm, act="arm")
+        outcome = self._known.write(self._known.exchange(), bearer, plan.arm, act="arm")
 """
 
 S3: tuple[Mutant, ...] = (
@@ -85,7 +85,7 @@ S3: tuple[Mutant, ...] = (
             Edit(
                 OBJECTS,
                 ARM,
-                "        self._handle.kept = writes.look(self._handle.exchange())\n        return\n",
+                "        self._known.kept = swap.look(self._known.exchange())\n        return\n",
             ),
         ),
         promise="D9 arm-refuses-older",
@@ -99,7 +99,7 @@ S3: tuple[Mutant, ...] = (
             Edit(
                 OBJECTS,
                 ARM,
-                "        if writes.look(self._handle.exchange()) is None:\n            return\n" + ARM,
+                "        if swap.look(self._known.exchange()) is None:\n            return\n" + ARM,
             ),
         ),
         promise="D9 arm-refuses-older",
@@ -123,7 +123,7 @@ S3: tuple[Mutant, ...] = (
         "D3",
         "equal bytes have equal ETags, and a write in between is overwritten unseen",
         (
-            Edit(WRITES, "secrets.token_hex(16)", '"0" * 32'),
+            Edit(SWAP, "secrets.token_hex(16)", '"0" * 32'),
             Edit(PLAN, "seq = 1 if old is None else old.last.seq + 1", "seq = 1"),
             Edit(PLAN, "previous_etag=None if seen is None else seen.etag", "previous_etag=None"),
             Edit(PLAN, "ring=(*(() if old is None else old.ring), entry)[-RING:]", "ring=(entry,)"),
@@ -185,7 +185,7 @@ S3: tuple[Mutant, ...] = (
         "a late worker is told that its step is done, and goes on to the next destination",
         (
             Edit(
-                WRITES,
+                SWAP,
                 "if not fresh and not isinstance(step, Send):",
                 "if not fresh and step is None:",
             ),
@@ -203,7 +203,7 @@ S3: tuple[Mutant, ...] = (
                 "self.late = partial(self._exchange.send, client.put_object, Body=body, **extra)",
             ),
             Edit(
-                PUTS,
+                PUT,
                 "        if outcome.repeated:\n",
                 "        getattr(upload, 'late', int)()\n        if outcome.repeated:\n",
             ),
@@ -237,7 +237,7 @@ S3: tuple[Mutant, ...] = (
         "the register was applied after all, and names what its owner has taken back",
         (
             Edit(
-                PUTS,
+                PUT,
                 "(Conflict, IdempotencyMismatch, JobMismatch, LeaseLost, StaleToken)",
                 "SinkfenceError",
             ),
@@ -252,7 +252,7 @@ S3: tuple[Mutant, ...] = (
             Edit(
                 OBJECTS,
                 "        if outcome.replaced is not None and isinstance(outcome.replaced.body, Data):\n",
-                "        self._handle.exchange().send(self._handle.store.client.delete_object)\n"
+                "        self._known.exchange().send(self._known.store.client.delete_object)\n"
                 "        if outcome.replaced is not None and isinstance(outcome.replaced.body, Data):\n",
             ),
         ),

@@ -1,4 +1,4 @@
-"""A handle: a register as one process knows it, by where it is and what its own last write left there."""
+"""A known register: what one process knows of a register: where it is, and what its own last write left."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from sinkfence import observe
 from sinkfence.errors import StaleToken
 from sinkfence.sinks import Bearer
-from sinkfence_s3 import writes
+from sinkfence_s3 import swap
 from sinkfence_s3.plan import Seen
 from sinkfence_s3.store import Exchange, Store
-from sinkfence_s3.writes import Base, Decide, Outcome
+from sinkfence_s3.swap import Base, Decide, Outcome
 
 
-class Handle:
+class KnownRegister:
     """What is shared by all calls on one object."""
 
     def __init__(self, store: Store, key: str, ready: Callable[[], None]) -> None:
@@ -42,7 +42,7 @@ class Handle:
         The bearer is told if it was applied and a newer owner has come since.
 
         Raises:
-            as `writes.write`; the bearer is told of a StaleToken.
+            as `swap.write`; the bearer is told of a StaleToken.
         """
         token = bearer.token  # before anything is sent
         self.ready()
@@ -51,7 +51,7 @@ class Handle:
         if kept is not None and kept.register.token == token:
             base = (kept,)
         with observe.at("s3", act, token), told(bearer):
-            outcome = writes.write(exchange, bearer, decide, base)
+            outcome = swap.write(exchange, bearer, decide, base)
         self.kept = outcome.seen
         if outcome.superseded is not None:
             observe.refuse("s3", bearer, outcome.superseded)

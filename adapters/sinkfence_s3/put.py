@@ -15,24 +15,24 @@ from sinkfence.errors import (
 )
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
-from sinkfence_s3 import plan, writes
-from sinkfence_s3.handles import Handle, told
+from sinkfence_s3 import plan, swap
+from sinkfence_s3.known import KnownRegister, told
 from sinkfence_s3.plan import Done, Seen, Send
 from sinkfence_s3.register import Content
+from sinkfence_s3.swap import Base, Written
 from sinkfence_s3.uploads import Upload
-from sinkfence_s3.writes import Base, Written
 
 
 class Put:
     """One call's put."""
 
-    def __init__(self, handle: Handle, bearer: Bearer, step: str | None, expect: int | None) -> None:
-        self._handle = handle
+    def __init__(self, known: KnownRegister, bearer: Bearer, step: str | None, expect: int | None) -> None:
+        self._known = known
         self._bearer = bearer
         self._token = bearer.token
         self._tag = None if step is None else self._token.key(step)
         self._expect = expect
-        self._exchange = handle.exchange()
+        self._exchange = known.exchange()
         self._base: Base | None = None
         """The state by which a long content was judged."""
         self._repeats = False
@@ -47,8 +47,8 @@ class Put:
     ) -> Upload:
         """Return an upload of the content; the length in bytes, where it is known, decides that of parts."""
         return Upload(
-            self._handle.store,
-            self._handle.key,
+            self._known.store,
+            self._known.key,
             self._bearer,
             content_type=content_type,
             length=length,
@@ -64,7 +64,7 @@ class Put:
         """
         content = upload.finish()
         try:
-            outcome = self._handle.write(
+            outcome = self._known.write(
                 self._exchange, self._bearer, partial(self._decide, content), self._base
             )
         except (Conflict, IdempotencyMismatch, JobMismatch, LeaseLost, StaleToken) as refusal:
@@ -91,20 +91,20 @@ class Put:
             StaleToken: a newer owner was here.
         """
         self._exchange.requests += upload.requests
-        self._handle.kept = None
+        self._known.kept = None
         self._admit()
 
     def _admit(self) -> bool:
         """Judge a long content before the first of its bytes is sent; whether it must be sent at all."""
-        self._handle.ready()
-        kept = self._handle.kept
+        self._known.ready()
+        kept = self._known.kept
         if kept is not None and kept.register.token == self._token:
             try:
                 return self._foresee(kept)
             except SinkfenceError:
                 pass  # only what stands there now may refuse, and not what this process remembers
         with told(self._bearer):
-            seen = writes.look(self._exchange)
+            seen = swap.look(self._exchange)
             return self._foresee(seen)
 
     def _foresee(self, seen: Seen | None) -> bool:
