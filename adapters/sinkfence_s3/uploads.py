@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple, Self
 
@@ -65,12 +65,13 @@ class Upload:
         self._bearer = bearer
         self._content_type = content_type
         self._typed = {} if content_type is None else {"ContentType": content_type}
-        self._progress = progress
+        self._tell: Callable[[int], object] = (lambda _: None) if progress is None else progress
         self._admit = admit
         self._admitted: bool | None = None
         self._part_size = max(PART, -(-(length or 0) // PARTS))
         self._hash = hashlib.sha256()
         self._finished = False
+        self._given_up = False
         self._broken = False
         """Whether a piece was taken in part only: its writer may have caught the error, and go on."""
         self._sent = False
@@ -146,7 +147,9 @@ class Upload:
 
     def remove(self) -> None:
         """Take back what was sent, as far as that goes now; only while no register can name it."""
-        # First the parts that are under way: one that arrives after the upload was aborted may stay.
+        # First the parts that are under way: one that arrives after the upload was aborted may stay. But none
+        # is sent again.
+        self._given_up = True
         self._close()
         if self._upload_id:
             remove(self._exchange, self._upload_id)
@@ -228,11 +231,9 @@ class Upload:
         persist(send, self._look)
         self._upload_id = None
 
-    def _tell(self, size: int) -> None:
-        if self._progress is not None:
-            self._progress(size)
-
     def _look(self) -> None:
+        if self._given_up:
+            raise CancelledError
         _ = self._bearer.token  # LeaseLost, once its term is over: the rest need not be sent
 
     def _take(self) -> bytes:

@@ -1,6 +1,8 @@
 """A file that is written in a block is put whole, whatever its writer makes of errors, or not at all."""
 
 import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -64,6 +66,36 @@ def test_a_stale_writer_that_hears_nothing_of_it_puts_nothing(fenced, beside, ho
                     file.write(PIECE * 2)
     assert len(bearer.told) == 1
     assert fenced.object("r").stat() is None
+    assert beside() == ([], [])
+
+
+def test_who_leaves_the_block_waits_for_the_part_under_way_and_not_for_it_to_be_sent_again(
+    through, proxy, beside, aside, monkeypatch
+):
+    """The part's answer is lost after its writer has given up: its four sendings would be in vain."""
+    leaving = threading.Event()
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, *args, **kwargs):
+            leaving.set()
+            super().shutdown(*args, **kwargs)
+
+    monkeypatch.setattr("sinkfence_s3.uploads.ThreadPoolExecutor", Pool)
+    through.object("r").arm(A)
+    proxy.log.clear()
+    part = proxy.hold("PUT", "lose reply", where="partNumber=1(&|$)")
+
+    def give_up():
+        with through.object("r").open(A) as file:
+            file.write(PIECE + b"x")
+            assert part.reached.wait(20)
+            raise RuntimeError
+
+    with aside(give_up) as result:
+        assert leaving.wait(20)
+        part.go.set()
+        assert isinstance(result(), RuntimeError)
+    assert proxy.log.count(("PUT", 200)) == 1
     assert beside() == ([], [])
 
 
