@@ -50,6 +50,9 @@ class Body:
         for given in self._begin():
             piece = octets(given)
             size += len(piece)
+            # Here, too: what reads on beyond its length may have no end (/dev/zero, whose length is 0).
+            if self.length is not None and size > self.length:
+                break
             yield piece
         if self.length is not None and self.length != size:
             raise ValueError(
@@ -98,7 +101,10 @@ def octets(piece: object) -> bytes | memoryview:
             f"a body is read as bytes, and this one gave {type(piece).__name__}: open it with 'b'"
         )
     view = memoryview(cast("bytearray", piece))
-    return view.cast("B") if view.c_contiguous else bytes(view)
+    try:
+        return view.cast("B")
+    except TypeError:  # not contiguous, or without extent in one of its dimensions
+        return view.tobytes()
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Bodies, names and arguments: what is accepted, and what is refused before any request."""
 
+import ctypes
 import io
 import os
 import tempfile
@@ -49,6 +50,42 @@ def test_bytes_paths_files_and_streams_are_bodies(fenced, tmp_path, count):
     with open(read, "rb") as pipe:
         thing.put(pipe, A)
     assert thing.get().read() == b"piped"
+
+
+def test_views_of_any_shape_are_their_bytes(fenced):
+    """Of an array without rows, too, which cannot be cast; or of one that is read backwards."""
+    thing = fenced.object("r")
+    rows = memoryview((ctypes.c_int16 * 2 * 2)((1, 2), (3, 4)))
+    for view in (memoryview((ctypes.c_int * 3 * 0)()), rows, memoryview(b"abc")[::-1]):
+        thing.put([view, b"."], A)
+        assert thing.get().read() == view.tobytes() + b"."
+        with thing.open(A) as file:
+            assert file.write(view) == view.nbytes
+        assert thing.get().read() == view.tobytes()
+
+
+def test_a_file_that_reads_on_beyond_its_length_is_left_at_once(fenced):
+    """As /dev/zero does, which says that it has none."""
+    given = []
+
+    class Endless(io.RawIOBase):
+        def seekable(self):
+            return True
+
+        def tell(self):
+            return 0
+
+        def seek(self, offset, whence=0):
+            return 0
+
+        def read(self, size):
+            given.append(size)
+            assert len(given) == 1
+            return bytes(size)
+
+    with pytest.raises(ValueError, match="had 0 bytes"):
+        fenced.object("r").put(Endless(), A)
+    assert fenced.object("r").stat() is None
 
 
 def test_a_wrapped_file_at_its_end_is_refused_too(fenced):
