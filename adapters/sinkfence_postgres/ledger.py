@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from sinkfence.errors import IdempotencyMismatch
+from sinkfence.errors import IdempotencyMismatch, NotEnforced
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token, check_text
 from sinkfence_postgres import connections
-from sinkfence_postgres.statements import Query
+from sinkfence_postgres.statements import Query, named
 from sinkfence_postgres.transactions import Attempt, translating
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ MAX_RESULT_BYTES: Final = 65_536
 
 BATCH: Final = 10_000
 """How many entries one transaction of a clean-up deletes."""
+
+
+GUARDED: Final = " FROM sinkfence.confirm(:job_id, :generation, :owner)"
+"""Refuses the statement where its transaction isn't guarded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +54,17 @@ class Entry:
             "INSERT INTO sinkfence.ledger (scope, key, fingerprint, generation)"
             " SELECT cast(:scope AS pg_catalog.text), cast(:key AS pg_catalog.text),"
             " cast(:step AS pg_catalog.text), cast(:generation AS bigint)"
-            " FROM sinkfence.confirm(:job_id, :generation, :owner)"
-            " ON CONFLICT (scope, key) DO NOTHING RETURNING 1",
-            {
-                **self._key(),
-                "step": self.step,
-                "job_id": self.token.job_id,
-                "generation": self.token.generation,
-                "owner": self.token.owner,
-            },
+            f"{GUARDED} ON CONFLICT (scope, key) DO NOTHING RETURNING 1",
+            {**self._key(), **named(self.token), "step": self.step},
             rows=None,
         )
 
     def update(self, result: str) -> Query:
-        """Add the result to an entry of this transaction."""
+        """Add the result to an entry of this transaction. Refused (SF005) where the call has ended that."""
         return Query(
-            "UPDATE sinkfence.ledger SET result = cast(cast(:result AS pg_catalog.text) AS pg_catalog.json)"
-            " WHERE scope = :scope AND key = :key RETURNING 1",
-            {**self._key(), "result": result},
+            "UPDATE sinkfence.ledger SET result = cast(cast(:result AS pg_catalog.text) AS pg_catalog.json)"  # noqa: S608
+            f"{GUARDED} WHERE scope = :scope AND key = :key RETURNING 1",
+            {**self._key(), **named(self.token), "result": result},
         )
 
     def select(self) -> Query:
@@ -88,7 +85,12 @@ class Entry:
                 f"the key of step {self.step!r} of job {self.token.job_id!r} is in the ledger for something "
                 f"else, {fingerprint!r}: name the occasion in the step"
             )
-        return json.loads(result or "null")
+        if result is None:  # a result that is None is there as JSON's null
+            raise NotEnforced(
+                f"step {self.step!r} of job {self.token.job_id!r} has an entry without a result: its call is "
+                "under way in this transaction, or has ended the one that it was called in"
+            )
+        return json.loads(result)
 
 
 def once(tx: AnyTx, bearer: Bearer, step: str, call: Callable[[], Any]) -> Any:
@@ -109,7 +111,8 @@ def once(tx: AnyTx, bearer: Bearer, step: str, call: Callable[[], Any]) -> Any:
         call: returns JSON of at most 64 KiB.
 
     Raises:
-        NotEnforced: the transaction is not guarded for this bearer; `call` was not called.
+        NotEnforced: the transaction is not guarded for this bearer, or this step is under way in it: `call`
+            was not called. `call` has ended the transaction: no result is kept, and none is made up later.
         IdempotencyMismatch: the key is in the ledger for something else.
         SchemaMismatch: as `guard`.
         ValueError, TypeError: the result is too large, or no JSON; as all that `call` raises.
@@ -118,11 +121,12 @@ def once(tx: AnyTx, bearer: Bearer, step: str, call: Callable[[], Any]) -> Any:
     entry = Entry(bearer.token, step)
     attempt = Attempt({entry.token: bearer}, ours=True)
     connections.settle(tx_)
-    with translating(attempt), connections.savepoint(tx_):
+    with translating(attempt), connections.savepoint(tx_) as block:
         if not connections.run(tx_, entry.insert()):
             return entry.recall(*connections.run(tx_, entry.select())[0])
         attempt.ours = False
         result = as_json(call())
+        refuse_ended(block)
         connections.settle(tx_)
         attempt.ours = True
         connections.run(tx_, entry.update(result))
@@ -136,6 +140,14 @@ def as_json(result: Any) -> str:
     if len(text) > MAX_RESULT_BYTES:  # ASCII: a character is a byte
         raise ValueError(f"a result may have {MAX_RESULT_BYTES} bytes as JSON, this one has {len(text)}")
     return text
+
+
+def refuse_ended(block: Any) -> None:
+    """Raise NotEnforced if a step has ended its savepoint, as far as the driver's block knows of it."""
+    if not getattr(block, "is_active", True):
+        raise NotEnforced(
+            "the step has ended the transaction that it was called in: leave COMMIT and ROLLBACK to the block"
+        )
 
 
 def undone() -> Exception:

@@ -284,6 +284,46 @@ def test_the_bearer_of_the_step_is_the_one_that_is_guarded(db, token):
     assert entries(db, token().job_id) == []
 
 
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+@pytest.mark.parametrize("kind", [*SYNC, *ASYNC], ids=lambda kind: kind.__name__)
+def test_a_step_that_ends_its_transaction_has_no_result(db, token, kind, end):
+    """It is told so. Where it has committed, its entry stands, and nobody is given a result for it."""
+    db.arm(token())
+
+    def ended(tx):
+        if kind in (psycopg_, psycopg_pipeline, psycopg_async):  # whose block refuses commit()
+            return tx.execute(end)
+        return getattr(tx, end)()
+
+    def sync(call):
+        with kind(db) as tx, transaction(tx, token()):
+            once(tx, token(), "step", lambda: call(tx) and None)
+
+    async def asynchronous(call):
+        async with kind(db) as tx, aio.transaction(tx, token()):
+
+            async def done():
+                if coroutine := call(tx):
+                    await coroutine
+
+            await aio.once(tx, token(), "step", done)
+
+    for call in (ended, lambda _: pytest.fail("done again") if end == "commit" else ended(_)):
+        with pytest.raises(NotEnforced):
+            sync(call) if kind in SYNC else db.run(asynchronous(call))
+    assert [row[1:] for row in entries(db, token().job_id)] == (
+        [("step", token().generation, None)] if end == "commit" else []
+    )
+
+
+def test_a_step_is_no_part_of_itself(db, token):
+    """Called again while it is under way, it is refused."""
+    db.arm(token())
+    with db.connect() as conn, pytest.raises(NotEnforced, match="under way"), transaction(conn, token()):
+        once(conn, token(), "step", lambda: once(conn, token(), "step", pytest.fail))
+    assert entries(db, token().job_id) == []
+
+
 def test_several_steps_and_jobs_in_one_transaction(db, token):
     """Each job has its own steps; a step that comes twice in one transaction is done once."""
     other = token(job_id=token().job_id + "/other")

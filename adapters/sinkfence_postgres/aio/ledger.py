@@ -27,11 +27,12 @@ async def once(tx: AnyTx, bearer: Bearer, step: str, call: Callable[[], Awaitabl
     attempt = Attempt({entry.token: bearer}, ours=True)
     await settle(tx_)
     with translating(attempt):
-        async with connections.savepoint(tx_):
+        async with connections.savepoint(tx_) as block:
             if not await run(tx_, entry.insert()):
                 return entry.recall(*(await run(tx_, entry.select()))[0])
             attempt.ours = False
             result = ledger.as_json(await call())
+            ledger.refuse_ended(block)
             await settle(tx_)
             attempt.ours = True
             await run(tx_, entry.update(result))

@@ -80,8 +80,8 @@ MODES: tuple[Mutant, ...] = (
         (
             Edit(
                 LEDGER,
-                "    with translating(attempt), connections.savepoint(tx_):\n        if not",
-                "    with translating(attempt):\n        if not",
+                "    with translating(attempt), connections.savepoint(tx_) as block:\n        if not",
+                "    with translating(attempt):\n        block = None\n        if not",
             ),
         ),
     ),
@@ -97,16 +97,7 @@ MODES: tuple[Mutant, ...] = (
         "modes.once_unguarded",
         "D9",
         "a late worker does the steps that its successor hasn't come to",
-        (
-            Edit(LEDGER, '            " FROM sinkfence.confirm(:job_id, :generation, :owner)"\n', ""),
-            Edit(
-                LEDGER,
-                '                "job_id": self.token.job_id,\n'
-                '                "generation": self.token.generation,\n'
-                '                "owner": self.token.owner,\n',
-                '                "generation": self.token.generation,\n',
-            ),
-        ),
+        (Edit(LEDGER, '= " FROM sinkfence.confirm(:job_id, :generation, :owner)"', '= ""'),),
     ),
     Mutant(
         "a row's generation not compared",
