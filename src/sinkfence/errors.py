@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from sinkfence.tokens import Token
+from sinkfence.tokens import Token, label
 
 
 class SinkfenceError(Exception):
@@ -87,7 +87,7 @@ class LeaseHeld(SinkfenceError):
     """Somebody else holds the job's lease: try again later."""
 
     def __init__(self, job_id: str, owner: str | None, retry_after: float) -> None:
-        by = f" by {owner!r}" if owner else ""
+        by = f" by {label(owner)!r}" if owner else ""
         super().__init__(f"job {job_id!r} is held{by}: try again in {max(retry_after, 0.0):.3g} s")
         self.job_id = job_id
         self.owner = owner

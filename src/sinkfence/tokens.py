@@ -57,6 +57,11 @@ class Token:
         return idempotency_key(self.job_id, step)
 
 
+def label(owner: str) -> str:
+    """Return what of an owner value may be shown to anybody: all before its random bits."""
+    return owner.rpartition(":")[0] or owner
+
+
 def idempotency_key(job_id: str, step: str) -> str:
     """Return `sf1-` and the base64url SHA-256 of the length-prefixed job_id and step (47 characters).
 

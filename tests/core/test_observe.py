@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import sinkfence_postgres.aio
 from sinkfence import LeaseHeld, LeaseLost, Leases, NotArmed, StaleToken, Token, observe
 from sinkfence.stores.memory import MemoryStore
+from sinkfence.stores.sql import SqlStore
 from sinkfence.testing import HandClock
 from sinkfence_s3 import FencedBucket
 
@@ -213,6 +215,22 @@ def test_without_opentelemetry_nothing_is_missed() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "held 1\n"
+
+
+def test_no_text_has_an_owners_random_bits(
+    pg: SqlStore, leases_of: Callable[..., Leases], losses: Any, caplog: Any
+) -> None:
+    """Who lost a job, or finds it held, is told the label of whose it is, and no more."""
+    with suppress(LeaseLost), leases_of(pg, heartbeat=0.01, on_lost=losses).hold(JOB):
+        pg.reopen(JOB)
+        successor = leases_of(pg, owner="worker:b").acquire(JOB)
+        assert losses.event.wait(10)
+        with pytest.raises(LeaseHeld, match="by 'worker:b'") as held:
+            leases_of(pg).acquire(JOB)
+    assert "owner 'worker:b'" in caplog.text
+    assert held.value.owner == successor.token.owner
+    texts = caplog.text + str(held.value) + "".join(str(error) for _, error in losses.heard)
+    assert successor.token.owner.rpartition(":")[2] not in texts
 
 
 class Broken(logging.Handler):

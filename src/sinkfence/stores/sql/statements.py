@@ -14,7 +14,7 @@ from sinkfence.errors import GenerationExhausted, JobCompleted, LeaseHeld
 from sinkfence.grants import Grant, Record, Renewals, is_settled, lease_lost
 from sinkfence.stores.sql.dialects import TABLE, Dialect, Query, Row
 from sinkfence.stores.sql.records import Change, instant, look
-from sinkfence.tokens import MAX_GENERATION, Token
+from sinkfence.tokens import MAX_GENERATION, Token, label
 
 _MINE: Final = "job_id = :job_id AND generation = :generation AND owner = :owner AND state = 'open'"
 
@@ -167,7 +167,7 @@ def sort_out(renewed: Mapping[Token, datetime], left: Sequence[Token], found: Se
         if is_settled(token, generation, owner, state):
             settled.add(token)
         else:
-            lost[token] = f"the record says generation {generation}, owner {owner!r}"
+            lost[token] = f"the record says generation {generation}, owner {label(owner or 'nobody')!r}"
     return Renewals(renewed, frozenset(settled), lost)
 
 
