@@ -29,7 +29,7 @@ class Djangos:
             "PORT": parts.port,
             "CONN_MAX_AGE": None,
         }
-        settings.configure(DATABASES={"default": database}, USE_TZ=True)
+        settings.configure(ALLOWED_HOSTS=["*"], DATABASES={"default": database}, USE_TZ=True)
         django.setup()
 
     @cached_property
