@@ -75,8 +75,8 @@ MODES: tuple[Mutant, ...] = (
     Mutant(
         "the entry of a failed step kept",
         "modes.failed_step",
-        "D5",
-        "a step that was never done counts as done",
+        "L1",
+        "a step that was never done is refused to everybody, for ever",
         (
             Edit(
                 LEDGER,
