@@ -173,7 +173,7 @@ def pip_command():
 
 def install(extra):
     """Install this checkout, editable, with an extra's packages, and show that something happens."""
-    say("installing what %r needs (once; 1 to 3 minutes, about 1 GB)" % extra)
+    say("installing what %r needs (once; 1 to 6 minutes, up to 2 GB)" % extra)
     started, said = time.time(), []
     with subprocess.Popen(
         pip_command() + ["-e", ".[%s]" % extra, "-c", pins()],
@@ -192,7 +192,7 @@ def install(extra):
     if pip.returncode != 0:
         sys.stderr.writelines("    %s\n" % line.rstrip()[:200] for line in said[-6:])
         if "No space left" in "".join(said):
-            raise Stop("the disk is full: free some space (about 1 GB) and try again")
+            raise Stop("the disk is full: free some space (about 2 GB) and try again")
         if re.search("ConnectionError|ConnectTimeout|Max retries|from versions: none", "".join(said)):
             raise Stop("the package registry is out of reach: see to the network, or set PIP_INDEX_URL")
         raise Stop("the packages could not be installed: what pip said last is above")
@@ -254,7 +254,7 @@ if __name__ == "__main__":
     except Stop as stop:
         say(stop)
     except OSError as error:
-        say("%s: %s must be writable, with about 1 GB free (%s)" % (error.strerror, ROOT, error.filename))
+        say("%s: %s must be writable, with about 2 GB free (%s)" % (error.strerror, ROOT, error.filename))
     except KeyboardInterrupt:
         say("interrupted")
         sys.exit(130)
