@@ -90,7 +90,8 @@ def explained(meanings: Meanings) -> Generator[None]:
         known = meaning(message(exc)) if meaning else lacking(exc)
         if known is None:
             raise
-        raise known from exc
+        # From the driver's error: SQLAlchemy's would print the whole of the statement, hundreds of lines.
+        raise known from getattr(exc, "orig", None) or exc
 
 
 def lost(exc: BaseException) -> bool:
