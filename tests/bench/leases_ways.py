@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from itertools import count
 from typing import Any
@@ -141,6 +141,7 @@ def mithrils(dsn: str, admin: psycopg.Connection, engine: sa.Engine, stack: Exit
     import structlog
     from mithril import Lock
     from mithril.backends import PostgresBackend
+    from mithril.exceptions import MithrilError
 
     # Two lines on the terminal for each turn would be what is measured.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -150,9 +151,13 @@ def mithrils(dsn: str, admin: psycopg.Connection, engine: sa.Engine, stack: Exit
     backend = PostgresBackend(mine)
 
     def turn(job: str) -> None:
-        lock = Lock(job, backend=backend, ttl=TTL)
-        lock.acquire()
-        lock.renew()
-        lock.release()
+        # Its transactions are serializable: among other clients they conflict, it gives up, and starts over.
+        for name in (f"{job}/{attempt}" for attempt in count()):
+            lock = Lock(name, backend=backend, ttl=TTL)
+            with suppress(MithrilError):
+                lock.acquire()
+                lock.renew()
+                lock.release()
+                return
 
     return turn

@@ -33,6 +33,10 @@ RUN_ELSEWHERE = {
     "docs/how-to/move-a-mixed-fleet.md",
     "docs/how-to/protect-tables.md",
     "docs/how-to/restore-a-destination.md",
+    "docs/how-to/foreign-counters.md",  # by test_lease_pages
+    "docs/how-to/lead-for-ever.md",
+    "docs/how-to/shut-down.md",
+    "docs/how-to/workers.md",
     "docs/how-to/keep-a-bucket-tidy.md",
     "docs/how-to/send-readers-to-s3.md",
     "docs/how-to/use-pandas-and-arrow.md",

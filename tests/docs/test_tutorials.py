@@ -154,3 +154,8 @@ def test_http(terminal: Terminal, page: str) -> None:
         terminal.listener = listener
         port = listener.getsockname()[1]
         play(f"docs/tutorial/{page}.md", terminal, {"127.0.0.1:8000": f"127.0.0.1:{port}"})
+
+
+def test_leases(terminal: Terminal) -> None:
+    """The tutorial of leases does what it says: a job runs twice, then under a lease, stopped in the middle."""
+    play("docs/tutorial/leases.md", terminal, {})

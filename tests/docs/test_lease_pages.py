@@ -1,0 +1,198 @@
+"""The pages on leases: workers, leaders, shutting down, counters of other systems; their examples run."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from kazoo.client import KazooClient
+from sqlalchemy import Engine
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser
+
+from sinkfence import LeaseHeld, Leases, StaleToken, Token
+from sinkfence.demo.servers import binaries
+from sinkfence.demo.servers.supervised import Supervised, supervised
+from sinkfence.marks import MemoryMarks
+from sinkfence.stores.sql import SqlStore
+
+ROOT = Path(__file__).parents[2]
+RunPage = Callable[..., dict[str, Any]]
+
+ETCD = shutil.which("etcd")
+JAVA, ZOOKEEPER = shutil.which("java"), Path("/usr/share/java/zookeeper.jar")
+
+
+def test_workers(run_page: RunPage, engine: Engine) -> None:
+    """A job is done once, however it is started and however often it is delivered."""
+    names = run_page("docs/how-to/workers.md", engine=engine)
+    leases = names["leases"]
+    with leases.hold("charge/43"):
+        assert names["charge"](43) == "not mine to do"
+    leases.close()
+
+
+def test_lead_for_ever(run_page: RunPage, engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    """A leader that a sink has refused stands by, leads again, and gives the job back when it is stopped."""
+    ledger, seen = MemoryMarks(), []
+    ledger.durable = True
+
+    def work(lease: Any) -> None:
+        seen.append(lease.generation)
+        if len(seen) == 1:
+            ledger.arm(Token(lease.job_id, 5, "another:1"))
+            ledger.arm(lease)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        run_page("docs/how-to/lead-for-ever.md", engine=engine, ledger=ledger, work=work)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [1, 7]
+    assert capsys.readouterr().out.startswith("deposed: ")
+
+
+SHUT_DOWN = """
+import sys
+from sqlalchemy import create_engine
+engine = create_engine(sys.argv[1])
+def piece(lease):
+    print("at work", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_shut_down(url: str, engine: Engine, stops: bool) -> None:
+    """C69: on SIGTERM the work ends and then the lease; where the work doesn't end, it is not released."""
+    document = Sybil([PythonCodeBlockParser()]).parse(ROOT / "docs/how-to/shut-down.md")
+    [page] = [str(example.parsed) for example in document.examples()]
+    assert "timeout=20)" in page
+    page = page if stops else page.replace("timeout=20)", "timeout=0.2)")
+    leases = Leases(SqlStore(engine))
+    with subprocess.Popen(
+        [sys.executable, "-c", SHUT_DOWN + page, url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as worker:
+        try:
+            assert worker.stdout.readline() == "at work\n"
+            worker.send_signal(signal.SIGTERM)
+            with pytest.raises(LeaseHeld):
+                leases.acquire("reports/latest")
+            if stops:
+                worker.stdin.write("\n")
+                worker.stdin.flush()
+            assert worker.wait(60) == (0 if stops else 1)
+        finally:
+            worker.kill()
+    assert (leases.get("reports/latest").owner is None) == stops
+    leases.close()
+
+
+@contextmanager
+def server(name: str, start: Callable[[Supervised, int, int], list[object]]) -> Iterator[int]:
+    """Run a server, and give its port."""
+    port, second = binaries.free_ports(2)
+    with supervised(name, binaries.temporary()) as process:
+        process.start(start(process, port, second))
+
+        def answers(code: int | None) -> bool:
+            with socket.socket() as sock:
+                return code is None and sock.connect_ex(("127.0.0.1", port)) == 0
+
+        process.wait(answers)
+        yield port
+
+
+@pytest.fixture
+def etcd() -> Iterator[str]:
+    """The URL of an etcd server."""
+    if ETCD is None:
+        pytest.skip("not run: there is no etcd (Debian's etcd-server) on the PATH")
+
+    def words(process: Supervised, port: int, second: int) -> list[object]:
+        client, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{second}"
+        options = {
+            "data-dir": process.folder / "data",
+            "listen-client-urls": client,
+            "advertise-client-urls": client,
+            "listen-peer-urls": peer,
+            "initial-advertise-peer-urls": peer,
+            "initial-cluster": f"default={peer}",
+        }
+        return [ETCD, *(word for name, value in options.items() for word in (f"--{name}", value))]
+
+    with server("etcd", words) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def zookeeper() -> Iterator[KazooClient]:
+    """A client of a ZooKeeper server."""
+    if JAVA is None or not ZOOKEEPER.exists():
+        pytest.skip("not run: there is no ZooKeeper (Debian's zookeeperd)")
+
+    def words(process: Supervised, port: int, second: int) -> list[object]:
+        settings = process.folder / "zoo.cfg"
+        settings.write_text(
+            f"tickTime=500\ndataDir={process.folder}/data\nclientPort={port}\n"
+            "clientPortAddress=127.0.0.1\nadmin.enableServer=false\n"
+        )
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        return [JAVA, "-Xmx128m", "-Dlog4j.configuration=none", "-cp", ZOOKEEPER, main, settings]
+
+    with server("ZooKeeper", words) as port:
+        client = KazooClient(f"127.0.0.1:{port}")
+        client.start(60)
+        yield client
+        client.stop()
+        client.close()
+
+
+def turns(acquire: Callable[[str], Any], release: Callable[[str], object]) -> None:
+    """Of two that ask one is let in; the next one's number is higher, and the sink refuses the first."""
+    job, marks = f"reports/{secrets.token_hex(4)}", MemoryMarks()
+    first = acquire(job)
+    marks.arm(first)
+    with pytest.raises(LeaseHeld):
+        acquire(job)
+    release(job)
+    second = acquire(job)
+    assert second.generation > first.generation
+    marks.arm(second)
+    with pytest.raises(StaleToken):
+        marks.arm(first)
+
+
+def test_etcd(run_page: RunPage, etcd: str) -> None:
+    """A key's create_revision is a generation."""
+    names = run_page("docs/how-to/foreign-counters.md")
+
+    def release(job: str) -> None:
+        key = names["base64"].b64encode(f"leases/{job}".encode()).decode()
+        requests.post(f"{etcd}/v3/kv/deleterange", json={"key": key}, timeout=5).raise_for_status()
+
+    turns(lambda job: names["from_etcd"](etcd, job, 60), release)
+
+
+def test_zookeeper(run_page: RunPage, zookeeper: KazooClient) -> None:
+    """A node's czxid is a generation."""
+    names = run_page("docs/how-to/foreign-counters.md")
+    turns(
+        lambda job: names["from_zookeeper"](zookeeper, job),
+        lambda job: zookeeper.delete(f"/leases/{names['quote'](job, safe='')}"),
+    )
