@@ -19,11 +19,12 @@ from sinkfence.lease import releasing
 from sinkfence.observe import log
 from sinkfence.sinks import AsyncSink, Sink
 from sinkfence.steps import Steps
-from sinkfence.tenure import COMPLETED, RELEASED, TERM_OVER, Loss, Tenure
+from sinkfence.tenure import COMPLETED, RELEASED, Loss, Tenure
 from sinkfence.terms import Clock
 from sinkfence.tokens import Token
 
 MOST_REPAIRS: Final = 2
+CLOSED: Final = "these Leases are closed: make new ones"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,9 @@ class Holder(Generic[L]):
         self._clock = means.clock
         self._heartbeat = Heartbeat(means.beats, on_lost, means.clock)
         self._lock = threading.Lock()
+        # The jobs that one of this process is asking for.
+        self._asked_for: set[str] = set()
+        self._closed = False
         # Weakly: a lease without a heartbeat that its user has dropped is left to run out.
         self._tenures: weakref.WeakSet[Tenure] = weakref.WeakSet()
 
@@ -66,30 +70,33 @@ class Holder(Generic[L]):
         held_since: float | None = None
         owner = fresh_owner(self._label)  # one for this call: a repetition finds what an earlier sending got
         while True:
+            self._refuse_closed()
             asked = self._clock()
             try:
-                grant: Grant = yield partial(self._store.acquire, job_id, owner, ttl)
+                grant = yield from self._ask(job_id, owner, ttl, give_up)
             except LeaseHeld as held:
                 now = self._clock()
                 held_since = now if held_since is None else held_since
-                left = give_up - now
-                if left <= 0:
+                if now >= give_up:
                     raise
-                # It may be released before it runs out; and others that wait should look at other moments.
-                look_again = max(min(held.retry_after, 1.0), 0.02) * random.uniform(0.5, 1.0)  # noqa: S311
-                yield partial(self._means.pause, min(left, look_again))
-                continue
-            taken = self._take(grant, asked, ttl)
+                retry_after = held.retry_after
+            else:
+                if grant is not None:
+                    break
+                retry_after = 1.0
+            # It may be released before it runs out; and others that wait should look at other moments.
+            look_again = max(min(retry_after, 1.0), 0.02) * random.uniform(0.5, 1.0)  # noqa: S311
+            yield partial(self._means.pause, max(min(give_up - self._clock(), look_again), 0.0))
+        taken = self._take(grant, asked, ttl)
+        try:
+            self._refuse_closed()
             if taken.tenure.remaining() <= 0:
-                taken.tenure.finish(TERM_OVER, None)
-                yield from self._release_quietly(grant.token)
                 raise LeaseLost(grant.token, "the answer of the lease store took longer than the ttl")
-            try:
-                observe.acquired(grant.token, None if held_since is None else self._clock() - held_since)
-            except BaseException:  # a handler that exits: nobody would have what was granted
-                yield from self._give_up(taken.tenure)
-                raise
-            return taken
+            observe.acquired(grant.token, None if held_since is None else self._clock() - held_since)
+        except BaseException:  # whatever it is, a handler's exit too: nobody would have what was granted
+            yield from self._give_up(taken.tenure)
+            raise
+        return taken
 
     def arm(self, held: Held[L], interval: float, sinks: Sequence[Sink | AsyncSink]) -> Steps[Held[L]]:
         """Start the heartbeat, then arm the sinks; return what is held then, under a new token perhaps.
@@ -100,6 +107,7 @@ class Holder(Generic[L]):
         repairs = 0
         while True:
             try:
+                self._refuse_closed()
                 # Before arming: a sink may keep us waiting for longer than the ttl.
                 self._heartbeat.add(held.tenure, interval)
                 for sink in sinks:
@@ -144,6 +152,7 @@ class Holder(Generic[L]):
     def close(self, timeout: float) -> list[Exception]:
         """Release what is held and end the heartbeat's threads; return what went wrong."""
         with self._lock:
+            self._closed = True
             held = [tenure for tenure in self._tenures if tenure.remaining() > 0]
         # All of them first: what the store keeps us from releasing must not go on being renewed.
         for tenure in held:
@@ -167,6 +176,26 @@ class Holder(Generic[L]):
             return [*errors, TimeoutError(f"the lease store did not answer within {timeout:g} s")]
         self._heartbeat.stop(timeout)
         return errors
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise RuntimeError(CLOSED)
+
+    def _ask(self, job_id: str, owner: str, ttl: float, give_up: float) -> Steps[Grant | None]:
+        # None where another of this process is asking, and there is time. An open transaction may keep the
+        # record locked, and each answer waiting for it: were all to ask who want this job, they would have
+        # all connections, and who leaves another job would get none.
+        with self._lock:
+            first = job_id not in self._asked_for
+            self._asked_for.add(job_id)
+        if not first and self._clock() < give_up:
+            return None
+        try:
+            grant: Grant = yield partial(self._store.acquire, job_id, owner, ttl)
+            return grant
+        finally:
+            if first:
+                self._asked_for.discard(job_id)
 
     def _take(self, grant: Grant, asked: float, ttl: float) -> Held[L]:
         tenure = Tenure(grant, asked, ttl, self._clock)
@@ -196,7 +225,7 @@ class Holder(Generic[L]):
         return self._take(grant, asked, tenure.ttl) if grant else None
 
     def _give_up(self, tenure: Tenure) -> Steps[None]:
-        tenure.finish("arming failed", None)
+        tenure.finish("it was given up before the body", None)
         yield from self._release_quietly(tenure.token)
 
     def _make_room(self, tenure: Tenure, stale: StaleToken) -> Steps[None]:

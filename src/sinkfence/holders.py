@@ -9,7 +9,7 @@ from typing import Generic
 
 from sinkfence.grants import check_label
 from sinkfence.heartbeat import L, OnLost
-from sinkfence.holder import Holder, Means
+from sinkfence.holder import CLOSED, Holder, Means
 from sinkfence.process import Process, this_process
 from sinkfence.terms import check_seconds, check_ttl
 
@@ -47,7 +47,7 @@ class Holders(Generic[L]):
     def open(self) -> Holder[L]:
         """Return this process's own, for a new lease."""
         if self._closed:
-            raise RuntimeError("these Leases are closed: make new ones")
+            raise RuntimeError(CLOSED)
         return self.here()
 
     def close(self, timeout: float) -> None:

@@ -388,6 +388,31 @@ def test_waiting_polls_until_the_job_is_free() -> None:
     assert all(0.5 <= each <= 1.0 for each in pauses)
 
 
+def test_close_ends_who_waits_for_a_job() -> None:
+    """It would acquire the job after the end of all else, and hold it with nobody to release it."""
+    store = MemoryStore()
+    leases = Leases(store, _pause=lambda seconds: leases.close())
+    store.acquire(JOB, "b:2", 600.0)
+    with pytest.raises(RuntimeError, match="closed"), leases.hold(JOB, wait=600):
+        pytest.fail("the body must not run")
+
+
+def test_close_overtakes_an_answer() -> None:
+    """Asked before the close, granted after it: given back."""
+
+    class Slow(MemoryStore):
+        def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
+            """Answer after the manager was closed."""
+            grant = super().acquire(job_id, owner, ttl)
+            leases.close()
+            return grant
+
+    leases = Leases(Slow())
+    with pytest.raises(RuntimeError, match="closed"):
+        leases.acquire(JOB)
+    assert leases.get(JOB).owner is None
+
+
 @pytest.mark.parametrize("wait", [-1, float("nan"), True, "5"])
 def test_a_wait_is_a_length_of_time(leases_of: MakeLeases, wait: Any) -> None:
     """A wait that is none is refused before anything is asked."""

@@ -118,6 +118,35 @@ def test_what_is_locked_is_a_held_lease(
     assert pg.acquire(JOB, "a:1", 30.0).token.generation == 2
 
 
+def test_of_those_who_want_one_job_one_asks(
+    pg: SqlStore, pg_url: str, admin: psycopg.Connection, setting: Any, leases_of: Callable[..., Leases]
+) -> None:
+    """The record is locked: one connection waits for it, and leaves the others to other jobs."""
+    pausing, go = threading.Semaphore(0), threading.Event()
+
+    def pause(seconds: float) -> None:
+        pausing.release()
+        go.wait()
+
+    setting("lock_timeout", "60s")
+    leases = leases_of(pg, _pause=pause)
+    leases.acquire(JOB).release()
+    waiting = [threading.Thread(target=lambda: leases.acquire(JOB, wait=600).release()) for _ in range(4)]
+    with psycopg.connect(pg_url) as other:
+        other.execute("SELECT FROM sinkfence_lease FOR UPDATE")
+        for each in waiting:
+            each.start()
+        for _ in waiting[1:]:
+            pausing.acquire()
+            assert len(wait_until_blocked(admin)) == 1
+        with leases.hold("another"):
+            pass
+    go.set()
+    for each in waiting:
+        each.join()
+    assert pg.get(JOB).generation == 5
+
+
 def test_the_clock_is_read_after_the_wait_for_the_row(
     pg: SqlStore, admin: psycopg.Connection, pg_url: str
 ) -> None:
