@@ -1,10 +1,13 @@
-"""The service of the races under each server, and nginx before it: started once, for the whole run."""
+"""The service of the races under each server, nginx before it, and the database where they write."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -14,6 +17,49 @@ from psycopg.conninfo import make_conninfo
 from sinkfence_postgres import install
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+WAITING = (
+    "select pid, application_name from pg_locks join pg_stat_activity using (pid), pg_sleep(0.005)"
+    " where datname = current_database()"
+    " and locktype = 'advisory' and classid = 1 and objid = %s and not granted"
+)
+
+
+@dataclass
+class Place:
+    """The database that every service of this module writes into, and one account in it."""
+
+    db: psycopg.Connection[Any]
+    account: int
+
+    @property
+    def dsn(self) -> str:
+        return make_conninfo(self.db.info.dsn, password=self.db.info.password)
+
+    def rows(self) -> list[int]:
+        """The generations that have written, in the order in which they did."""
+        found = self.db.execute(
+            "select generation from payment where account = %s order by id", [self.account]
+        )
+        return [generation for (generation,) in found]
+
+    @contextlib.contextmanager
+    def stalling(self) -> Iterator[Callable[[], None]]:
+        """Make requests with `stall` wait in mid-statement, until what this gives is called."""
+        with psycopg.connect(self.dsn, autocommit=True) as blocker:
+            blocker.execute("select pg_advisory_lock(1, %s)", [self.account])
+            yield lambda: blocker.execute("select pg_advisory_unlock(1, %s)", [self.account])
+
+    def stalled(self, late: Future[Any] | None = None) -> tuple[int, int]:
+        """Wait until a request stalls; return the pid of its session, and that of its worker."""
+        while not (found := self.db.execute(WAITING, [self.account]).fetchone()):
+            assert late is None or not late.done(), late.result()
+        return found[0], int(found[1].split(" ")[1])
+
+    def session_has_ended(self, pid: int) -> None:
+        """Wait until a session is there no more, or has nothing left to do."""
+        busy = "select 1 from pg_stat_activity, pg_sleep(0.005) where pid = %s and state <> 'idle'"
+        while self.db.execute(busy, [pid]).fetchone():
+            pass
 
 
 @pytest.fixture(scope="session")

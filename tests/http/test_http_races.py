@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import http.client
 import os
 import random
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
+from racing import Place
 
 import sinkfence_postgres.aio
 from sinkfence import Token
@@ -24,48 +21,6 @@ from sinkfence_http import TrustedNetwork, aio, asgi
 from sinkfence_http.wire import format_token
 
 ARM = ".well-known/fencing-arm"
-WAITING = (
-    "select pid, application_name from pg_locks join pg_stat_activity using (pid), pg_sleep(0.005)"
-    " where locktype = 'advisory' and classid = 1 and objid = %s and not granted"
-)
-
-
-@dataclass
-class Place:
-    """The database that every service of this module writes into, and one account in it."""
-
-    db: psycopg.Connection[Any]
-    account: int
-
-    @property
-    def dsn(self) -> str:
-        return make_conninfo(self.db.info.dsn, password=self.db.info.password)
-
-    def rows(self) -> list[int]:
-        """The generations that have written, in the order in which they did."""
-        found = self.db.execute(
-            "select generation from payment where account = %s order by id", [self.account]
-        )
-        return [generation for (generation,) in found]
-
-    @contextlib.contextmanager
-    def stalling(self) -> Iterator[Callable[[], None]]:
-        """Make requests with `stall` wait in mid-statement, until what this gives is called."""
-        with psycopg.connect(self.dsn, autocommit=True) as blocker:
-            blocker.execute("select pg_advisory_lock(1, %s)", [self.account])
-            yield lambda: blocker.execute("select pg_advisory_unlock(1, %s)", [self.account])
-
-    def stalled(self, late: Future[Any] | None = None) -> tuple[int, int]:
-        """Wait until a request stalls; return the pid of its session, and that of its worker."""
-        while not (found := self.db.execute(WAITING, [self.account]).fetchone()):
-            assert late is None or not late.done(), late.result()
-        return found[0], int(found[1].split(" ")[1])
-
-    def session_has_ended(self, pid: int) -> None:
-        """Wait until a session is there no more, or has nothing left to do."""
-        busy = "select 1 from pg_stat_activity, pg_sleep(0.005) where pid = %s and state <> 'idle'"
-        while self.db.execute(busy, [pid]).fetchone():
-            pass
 
 
 @pytest.fixture
