@@ -7,6 +7,7 @@ whose renewals go over a connection of its own, since a task would wait with wha
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -152,7 +153,6 @@ class Leases:
 
 
 async def _arm(sink: Any, token: Token) -> None:
-    if is_async(sink):
-        await sink.arm(token)
-    else:
-        await asyncio.to_thread(sink.arm, token)
+    answer = sink.arm(token) if is_async(sink) else await asyncio.to_thread(sink.arm, token)
+    if inspect.isawaitable(answer):  # of a sink, too, that passes on what an asynchronous one answers
+        await answer

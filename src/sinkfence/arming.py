@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from sinkfence.errors import NotEnforced, StaleToken
 from sinkfence.grants import Asked, Grant
@@ -57,6 +57,21 @@ def check_sinks(store: Asked, arm: Iterable[S], *, loop: bool = False) -> tuple[
 def is_async(sink: Sink | AsyncSink) -> bool:
     """Whether arming this sink is to be awaited."""
     return inspect.iscoroutinefunction(sink.arm)
+
+
+def arm_here(sink: Sink, token: Token) -> None:
+    """Arm a sink on this thread.
+
+    Raises:
+        TypeError: it answers with what is to be awaited, as one does that passes on to another: not armed.
+    """
+    answer: Any = cast("Any", sink).arm(token)
+    if inspect.isawaitable(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise TypeError(
+            f"{type(sink).__name__} is for an event loop, where sinkfence.aio arms it: nothing was armed"
+        )
 
 
 def repairing(store: Asked, token: Token, stale: StaleToken, owner: str, ttl: float) -> Steps[Grant | None]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 
-from sinkfence.arming import check_sinks
+from sinkfence.arming import arm_here, check_sinks
 from sinkfence.grants import Record, Store
 from sinkfence.heartbeat import OnLost
 from sinkfence.holder import Means
@@ -25,7 +25,7 @@ from sinkfence.sinks import Sink
 from sinkfence.steps import drive
 from sinkfence.tenure import Tenure
 from sinkfence.terms import Clock, boot_time
-from sinkfence.tokens import Token, check_job_id
+from sinkfence.tokens import check_job_id
 
 
 class Leases:
@@ -56,13 +56,10 @@ class Leases:
         _clock: Clock = boot_time,
         _pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        def arm(sink: Sink, token: Token) -> None:
-            sink.arm(token)
-
         def lease(tenure: Tenure) -> Lease:
             return Lease(store, tenure, _clock)
 
-        means = Means(store=store, beats=store, lease=lease, arm=arm, pause=_pause, clock=_clock)
+        means = Means(store=store, beats=store, lease=lease, arm=arm_here, pause=_pause, clock=_clock)
         self._store = store
         self._holders = Holders(means, ttl, heartbeat, owner, on_lost)
 

@@ -110,6 +110,37 @@ async def test_hold_arms_both_kinds_of_sinks_and_releases(async_url: str) -> Non
         await leases.acquire(JOB)
 
 
+class Passing:
+    """A sink around another, whose answer it passes on."""
+
+    durable = True
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def arm(self, bearer: Any) -> Any:
+        """Arm, or return what is to be awaited."""
+        return self.inner.arm(bearer)
+
+
+@in_loop
+async def test_what_passes_on_to_an_asynchronous_sink_is_awaited(lite_url: str) -> None:
+    """Not seen to be asynchronous, it would be called, and nothing armed."""
+    sink = Ledger()
+    async with leases_at(lite_url) as leases, leases.hold(JOB, arm=[Passing(sink), Passing(Passing(sink))]):
+        assert sink.mark(JOB).generation == 1
+
+
+def test_without_a_loop_what_is_to_be_awaited_is_refused(lite: SqlStore) -> None:
+    """Nothing is armed by an answer that nobody awaits; the job is given back."""
+    with (
+        pytest.raises(TypeError, match=r"sinkfence\.aio"),
+        sinkfence.Leases(lite).hold(JOB, arm=[Passing(Ledger())]),
+    ):
+        pytest.fail("the body must not run")
+    assert lite.get(JOB).owner is None
+
+
 @in_loop
 async def test_a_stale_owner_does_not_jump_ahead_by_the_repair(async_url: str) -> None:
     """C97: A acquires and is paused; B acquires and arms; A arms, is refused, and B keeps its lease."""
