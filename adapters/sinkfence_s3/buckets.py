@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from typing import Final, Literal
 
 from sinkfence.errors import NotEnforced
+from sinkfence.process import Process, this_process
 from sinkfence_s3.bodies import BodyLike
 from sinkfence_s3.data import MAX_SUFFIX
 from sinkfence_s3.objects import FencedObject
 from sinkfence_s3.once import put_once
 from sinkfence_s3.orphans import collect
 from sinkfence_s3.probe import FOLDER, probe
-from sinkfence_s3.store import Exchange, S3Client, Store
+from sinkfence_s3.store import Etags, Exchange, S3Client, Store, endpoint
 from sinkfence_s3.swap import Written
 
 MAX_KEY: Final = 1024
@@ -22,7 +23,7 @@ MAX_KEY: Final = 1024
 
 # Which buckets have passed, per endpoint, bucket and prefix: a fact about the world, not about an instance.
 # A verdict against a bucket isn't kept: once it is mended, the next write goes through.
-_passed: set[tuple[str, str, str]] = set()
+_passed: dict[tuple[str, str, str], Etags] = {}
 
 
 class FencedBucket:
@@ -33,7 +34,7 @@ class FencedBucket:
         bucket: its name.
         prefix: stands before every name.
         probe: "once" tries out before the first write of this process whether the store enforces
-            conditions; "never" trusts it unseen.
+            conditions; "never" trusts it unseen, and sends ETags just as they came (not for Ceph 18).
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class FencedBucket:
         self._store = Store(client, bucket)
         self._prefix = prefix
         self._probe = probe
-        self._lock = threading.Lock()
+        self._locks: dict[Process, threading.Lock] = {}
 
     def object(self, name: str) -> FencedObject:
         """Return the fenced object of this name: a sink to arm, put to and get from. No request is made.
@@ -125,22 +126,27 @@ class FencedBucket:
         return _check_key(self._prefix + name)
 
     def _ready(self) -> None:
-        client = self._store.client
-        which = (str(client.meta.endpoint_url), self._store.bucket, self._prefix)
-        if self._probe == "never" or which in _passed:
+        if self._probe == "never":
             return
-        with self._lock:  # threads that write first at once: one probes, the others wait for its verdict
-            if which in _passed:
-                return
-            verdict = probe(client, self._store.bucket, self._prefix)
-            if verdict.problem is not None:
-                raise NotEnforced(
-                    f"bucket {self._store.bucket!r} at {which[0]} does not enforce conditional writes "
-                    f"({verdict.problem}): nothing here would stop a stale owner. Use a store that honours "
-                    "If-None-Match and If-Match on PutObject"
-                )
-            self._store.bare = verdict.bare_etags
-            _passed.add(which)
+        where = endpoint(self._store.client)
+        which = (where, self._store.bucket, self._prefix)
+        if which not in _passed:
+            # Threads that write first at once: one probes, the others wait for its verdict. But in a child
+            # that is forked meanwhile nobody is there to release the lock.
+            with self._locks.setdefault(this_process(), threading.Lock()):
+                if which not in _passed:
+                    _passed[which] = self._tried(where)
+        self._store.etags = _passed[which]
+
+    def _tried(self, where: str) -> Etags:
+        verdict = probe(self._store.client, self._store.bucket, self._prefix)
+        if verdict.problem is not None:
+            raise NotEnforced(
+                f"bucket {self._store.bucket!r} at {where} does not enforce conditional writes "
+                f"({verdict.problem}): nothing here would stop a stale owner. Use a store that honours "
+                "If-None-Match and If-Match on PutObject"
+            )
+        return verdict.etags
 
 
 def _check_key(key: str) -> str:

@@ -59,10 +59,9 @@ def deliver(
         result = judge(new, in_doubt)
         if result is not None:
             return result
-        # Refused although the state is the one it asks for: some stores compare the ETag without its quotes.
-        # Both forms name the same version, so trying the other one is harmless.
+        # Refused although the state is the one it asks for: a store that was replaced may want it otherwise.
         if etag is not None and isinstance(error, ClientError) and status(error) == 412:
-            exchange.store.bare = not exchange.store.bare
+            exchange.other_form()
         pause(turn)
     if error is not None and not in_doubt:
         raise error

@@ -13,7 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sinkfence.errors import NotEnforced
 from sinkfence.findings import Finding, Grade, Report
 from sinkfence_s3.probe import STEPS, Trial, races
-from sinkfence_s3.store import S3Client, code, status
+from sinkfence_s3.store import S3Client, code, endpoint, status
 
 ROUNDS: Final = 5
 """Of races: a store that tests first and writes later may win one by chance."""
@@ -44,7 +44,7 @@ def doctor(client: S3Client, bucket: str, prefix: str = "") -> Report:
     finally:
         trial.clean()
     findings += [_cleaned(trial), _once(findings)]
-    where = f"bucket {bucket!r} at {client.meta.endpoint_url}, tried under {trial.folder!r}"
+    where = f"bucket {bucket!r} at {endpoint(client)}, tried under {trial.folder!r}"
     return Report(where, tuple(findings))
 
 
@@ -78,7 +78,7 @@ def _races(trial: Trial) -> list[Finding]:
 
 def _quotes(trial: Trial) -> Finding:
     name = "ETags in conditions"
-    if trial.store.bare:
+    if trial.store.etags.bare:
         return Finding(name, "note", "taken only without their quotes, which is found out and done")
     return Finding(name, "ok", "taken as they are sent")
 

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from sinkfence_s3.store import Exchange, S3Client, Store, settled, status, strong, worth_repeating
+from sinkfence_s3.store import Etags, Exchange, S3Client, Store, settled, status, strong, worth_repeating
 
 FOLDER: Final = ".sinkfence-probe"
 RACERS: Final = 4
@@ -43,8 +43,8 @@ class Verdict:
     """What the probe found."""
 
     checks: tuple[Check, ...]
-    bare_etags: bool
-    """Whether the store wants ETags without their quotes in conditions."""
+    etags: Etags
+    """In which form conditions have to be sent."""
 
     @property
     def problem(self) -> str | None:
@@ -66,7 +66,7 @@ def probe(client: S3Client, bucket: str, prefix: str = "") -> Verdict:
         checks = [Check(name, trial.run(name, step)) for name, step in STEPS.items()]
         if not any(check.problem for check in checks):
             checks += [Check(name, problem) for name, problem in trial.run("races", races).items()]
-        return Verdict(tuple(checks), trial.store.bare)
+        return Verdict(tuple(checks), trial.store.etags)
     finally:
         trial.clean()
 
@@ -163,7 +163,7 @@ def _swap(trial: Trial) -> str | None:
     strong(first)
     second = trial.write("swap", b"two", first)
     if second is None:
-        trial.store.bare = True
+        trial.store.etags.bare = True
         second = trial.write("swap", b"two", first)
     if second is None:
         return "refused, although the ETag was the object's own"
@@ -171,7 +171,20 @@ def _swap(trial: Trial) -> str | None:
         return "other bytes have the same ETag: it names no version"
     if trial.write("swap", b"three", first) is not None:
         return "accepted, although the object had changed: If-Match is ignored"
-    return trial.differs("swap", b"two")
+    problem = trial.differs("swap", b"two")
+    trial.store.etags.either = problem is None and _refused_in_the_other_form(trial, first)
+    return problem
+
+
+def _refused_in_the_other_form(trial: Trial, stale: str) -> bool:
+    etags = trial.store.etags
+    etags.bare = not etags.bare
+    try:
+        return trial.write("swap", b"four", stale) is None and trial.differs("swap", b"two") is None
+    except ClientError:
+        return False  # whatever else it is, it is no refusal for being out of date
+    finally:
+        etags.bare = not etags.bare
 
 
 def _missing(trial: Trial) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import IO, Any, Final
+from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError, ConnectionError, HTTPClientError, IncompleteReadError
 from botocore.parsers import ResponseParserError
@@ -24,14 +25,27 @@ S3Client = Any
 """What `boto3.client("s3")` returns, a class made at run time. Its retries and timeouts are the user's."""
 
 
+@dataclass(slots=True)
+class Etags:
+    """The form of ETags in conditions that a store has shown to want."""
+
+    bare: bool = False
+    """Whether it wants them without their quotes (Ceph 18 does)."""
+    either: bool = False
+    """Whether it was seen to refuse one that is out of date in the other form, too.
+
+    Only then may the other form be tried: what is no entity-tag to a store, it may ignore (RFC 9110 knows
+    none without quotes), and a condition that is ignored is none.
+    """
+
+
 class Store:
     """One bucket, as one client reaches it."""
 
     def __init__(self, client: S3Client, bucket: str) -> None:
         self.client = client
         self.bucket = bucket
-        self.bare = False
-        """Whether this store wants ETags without their quotes in conditions (Ceph 18 does)."""
+        self.etags = Etags()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +68,7 @@ class Exchange:
         self.requests = 0
         self.version: str | None = None
         """The version that the last write made, in a bucket that keeps versions."""
+        self._bare = False
 
     def read(self, limit: int) -> Stored | None:
         """Return the object, or None if there is none; longer than `limit` bytes isn't read at all."""
@@ -92,12 +107,19 @@ class Exchange:
         if etag is None:
             condition = {"IfNoneMatch": "*"}
         else:
-            condition = {"IfMatch": strong(etag).strip('"') if self.store.bare else strong(etag)}
+            self._bare = self.store.etags.bare  # read once: another thread may change it
+            condition = {"IfMatch": strong(etag).strip('"') if self._bare else strong(etag)}
         if not isinstance(body, bytes):
             body.seek(0)
         response = self.send(self.store.client.put_object, Body=body, **condition, **extra)
         self.version = response.get("VersionId")
         return response.get("ETag") or None
+
+    def other_form(self) -> None:
+        """Have ETags sent in the other form than the last one of this call, where that may be tried."""
+        etags = self.store.etags
+        if etags.either:
+            etags.bare = not self._bare
 
     def send(self, call: Callable[..., Any], **parameters: Any) -> dict[str, Any]:
         """Make one request about the object, counted, and return boto3's response."""
@@ -125,6 +147,12 @@ class Exchange:
                     "allow s3:GetObject, s3:PutObject and s3:ListBucket"
                 )
             raise
+
+
+def endpoint(client: S3Client) -> str:
+    """Return where a client sends to, to be shown: without the user and password that a URL may hold."""
+    url = urlsplit(str(client.meta.endpoint_url))
+    return url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
 
 
 def strong(etag: str) -> str:

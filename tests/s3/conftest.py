@@ -203,6 +203,7 @@ class ToyHandler(Handler):
 
     def put(self) -> None:
         toy, body = self.server, self.take()
+        toy.asked.set()
         assert toy.speaks.wait(WAIT)
         if toy.answers.get("PUT"):
             return self.error(*toy.answers["PUT"])
@@ -211,6 +212,8 @@ class ToyHandler(Handler):
         none_match, match = self.headers.get("If-None-Match"), self.headers.get("If-Match")
         with toy.guard:
             there = toy.objects.get(self.path)
+        if match and "bare" in toy.ignores and not match.startswith('"'):
+            match = None
         if none_match and "If-None-Match" not in toy.ignores and there is not None:
             if "refusal" in toy.ignores:
                 toy.objects[self.path] = (body, [])
@@ -219,6 +222,7 @@ class ToyHandler(Handler):
             if there is None:
                 return self.error(404, "NoSuchKey")
             if match != (toy.etag(there).strip('"') if toy.bare else toy.etag(there)):
+                toy.before_refusal()
                 return self.error(412, "PreconditionFailed")
         if toy.gap and body.startswith(b"racer"):
             with toy.guard:
@@ -270,11 +274,13 @@ class Toy(Server):
         self.guard = threading.Lock()
         self.ignores: set[str] = set()
         self.bare = False
+        self.before_refusal: Callable[[], object] = lambda: None
         self.form = '"{}"'
         self.gap = 0
         """How many racers pass the check before one of them writes."""
         self.gaps: dict[str, threading.Barrier] = {}
         self.answers: dict[str, tuple[int, str]] = {}
+        self.asked = threading.Event()
         self.speaks = threading.Event()
         """Puts are answered as long as it is set."""
         self.speaks.set()

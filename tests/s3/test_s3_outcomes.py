@@ -278,9 +278,9 @@ def test_the_lease_is_looked_at_again_before_a_request_is_repeated(
 def test_etags_travel_as_they_came_and_lose_their_quotes_only_for_a_store_that_wants_it(
     toy, client_at, form, bare
 ):
-    """C33: quoted or not, an ETag goes back as it came; only if its own object is refused, it goes bare."""
+    """C33: quoted or not, an ETag goes back as it came; it goes bare only where the probe found so."""
     toy.form, toy.bare = form, bare
-    thing = FencedBucket(client_at(toy.endpoint), "bkt", probe="never").object("r")
+    thing = FencedBucket(client_at(toy.endpoint), "bkt").object("r")
     assert [thing.put(b"x", A).seq for _ in range(3)] == [1, 2, 3]
     assert thing.put(b"x", A).requests == 1
     with pytest.raises(StaleToken):

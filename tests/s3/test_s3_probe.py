@@ -1,5 +1,7 @@
 """The probe tells stores that enforce conditions from those that only look so."""
 
+import os
+import signal
 import threading
 import uuid
 
@@ -7,12 +9,12 @@ import pytest
 from botocore.exceptions import ClientError
 
 import sinkfence_s3.buckets
-from sinkfence.errors import NotEnforced
+from sinkfence.errors import NotEnforced, StaleToken
 from sinkfence.tokens import Token
-from sinkfence_s3 import FencedBucket
+from sinkfence_s3 import FencedBucket, doctor
 from sinkfence_s3.probe import RACERS, probe
 
-A = Token("j", 1, "a:1")
+A, B = Token("j", 1, "a:1"), Token("j", 2, "b:1")
 
 
 def test_a_real_store_passes_and_nothing_is_left_behind(s3_client, bucket_name, prefix):
@@ -92,6 +94,87 @@ def test_a_store_that_wants_bare_etags_is_noticed_once(toy, client_at):
     thing = FencedBucket(client_at(toy.endpoint), "bkt").object("r")
     thing.put(b"x", A)
     assert thing.put(b"x", A).requests == 1
+
+
+def test_every_handle_of_a_process_knows_the_form_that_was_found(toy, client_at):
+    """One probe for all: none of them begins with a refusal."""
+    toy.bare = True
+    for name in ("r", "s"):
+        thing = FencedBucket(client_at(toy.endpoint), "bkt").object(name)
+        thing.put(b"x", A)
+        assert thing.put(b"x", A).requests == 1
+
+
+def test_a_store_that_is_replaced_by_one_of_the_other_form_is_followed(toy, client_at):
+    """As in an upgrade: a refused owner whose state stands there sends the other form, and stays with it."""
+    thing = FencedBucket(client_at(toy.endpoint), "bkt").object("r")
+    thing.put(b"x", A)
+    for toy.bare in (True, False):
+        assert thing.put(b"x", A).requests == 3  # refused, read, sent again
+        assert thing.put(b"x", A).requests == 1
+
+
+@pytest.mark.parametrize("probe", ["once", "never"])
+def test_a_form_that_was_not_seen_to_be_refused_is_never_sent(toy, client_at, proxy_to, probe):
+    """A store ignores what is no entity-tag to it: no stray 412 may have conditions sent in that form."""
+    toy.ignores = {"bare"}
+    proxy = proxy_to(toy.endpoint)
+    mine = FencedBucket(client_at(proxy.endpoint), "bkt", probe=probe).object("r")
+    other = FencedBucket(client_at(toy.endpoint), "bkt", probe=probe).object("r")
+    mine.arm(A)
+    proxy.once("PUT", "forge", 412, b"<Error><Code>PreconditionFailed</Code></Error>")
+    mine.put(b"mine", A)
+    other.put(b"the new owner's", B)
+    with pytest.raises(StaleToken):
+        mine.put(b"mine, late", A)
+    assert other.get().read() == b"the new owner's"
+
+
+def test_two_refusals_at_once_change_the_form_once(toy, client_at, aside):
+    """The form becomes the other one than was sent; two threads do not change it and change it back."""
+    bucket = FencedBucket(client_at(toy.endpoint), "bkt")
+    things = [bucket.object(name) for name in ("r", "s")]
+    for thing in things:
+        thing.put(b"x", A)
+    toy.bare = True
+    both = threading.Barrier(2)
+    toy.before_refusal = lambda: both.wait(20)
+    with aside(lambda: things[0].put(b"y", A)) as first, aside(lambda: things[1].put(b"y", A)) as second:
+        assert [first().requests, second().requests] == [3, 3]
+
+
+def test_a_child_forked_during_the_probe_probes_by_itself(toy, client_at, aside):
+    """The thread that would release the lock is not in the child."""
+    bucket = FencedBucket(client_at(toy.endpoint), "bkt")
+    toy.speaks.clear()
+    with aside(lambda: bucket.object("r").put(b"x", A)):
+        assert toy.asked.wait(20)
+        child = os.fork()
+        if child == 0:
+            try:
+                bucket.object("s").put(b"x", A)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        toy.speaks.set()
+    ended = threading.Event()
+    killer = threading.Timer(20, lambda: ended.is_set() or os.kill(child, signal.SIGKILL))
+    killer.start()
+    _, status = os.waitpid(child, 0)
+    ended.set()
+    killer.cancel()
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_no_password_of_an_endpoint_is_printed(toy, client_at):
+    """Errors and reports end in logs."""
+    toy.ignores = {"If-Match"}
+    client = client_at(toy.endpoint.replace("://", "://user:secret@"))
+    with pytest.raises(NotEnforced) as refusal:
+        FencedBucket(client, "bkt").object("r").put(b"x", A)
+    for said in (str(refusal.value), str(doctor(client, "bkt"))):
+        assert toy.endpoint in said
+        assert "secret" not in said
 
 
 def test_a_store_that_cannot_be_asked_is_not_judged(toy, client_at):

@@ -40,7 +40,7 @@ S3: tuple[Mutant, ...] = (
         (
             Edit(
                 "adapters/sinkfence_s3/store.py",
-                'condition = {"IfMatch": strong(etag).strip(\'"\') if self.store.bare else strong(etag)}',
+                'condition = {"IfMatch": strong(etag).strip(\'"\') if self._bare else strong(etag)}',
                 "condition = {}",
             ),
         ),
