@@ -91,6 +91,19 @@ def test_an_owner_role_that_somebody_else_can_use_is_refused(cluster, admin, pla
     installed(login(cluster, "of_two"))
 
 
+@pytest.mark.parametrize("kind", ["tables", "functions", "schemas"])
+def test_an_owner_role_whose_things_are_others_from_the_beginning_is_refused(cluster, admin, kind):
+    """Default privileges outlive the membership of who has planted them: they must be taken back."""
+    admin.execute("create role sinkfence_owner nologin")
+    change = "alter default privileges for role sinkfence_owner"
+    with psycopg.connect(login(cluster, "of_two"), autocommit=True) as conn:
+        conn.execute(f"{change} grant all on {kind} to two")
+        with pytest.raises(SchemaMismatch, match="default privileges"):
+            install(conn)
+        conn.execute(f"{change} revoke all on {kind} from two")
+        install(conn)
+
+
 def test_a_transaction_may_go_on_as_a_role_that_knows_nothing_of_sinkfence(own_db, token):
     """SET LOCAL ROLE, as row security is used: the commit is confirmed and checked all the same."""
     tenant = f"tenant_{token().job_id.encode().hex()[:20]}"

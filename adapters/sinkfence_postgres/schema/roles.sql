@@ -17,6 +17,13 @@
     raise exception 'role sinkfence_owner is open to %, who could change the marks: make it NOLOGIN, REVOKE it from its members, and install as a superuser from then on', name
       using errcode = '55000';
   end if;
+  -- What it makes would be somebody's else from the beginning.
+  if exists (select from pg_default_acl d, lateral aclexplode(d.defaclacl) a
+              where d.defaclrole = 'sinkfence_owner'::regrole and a.grantee <> d.defaclrole
+                and (a.grantee <> 0 or d.defaclobjtype not in ('f', 'T'))) then
+    raise exception 'role sinkfence_owner has default privileges that give what it makes to others: take them back with ALTER DEFAULT PRIVILEGES FOR ROLE sinkfence_owner REVOKE ALL ON ... FROM ..., see pg_default_acl'
+      using errcode = '55000';
+  end if;
   -- An installer that is no superuser acts as the owner by membership, lent for as long as this takes. From
   -- PostgreSQL 16 on, having created a role isn't enough.
   begin
