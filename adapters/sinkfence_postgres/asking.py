@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sinkfence_postgres import connections
 from sinkfence_postgres.statements import Query
@@ -31,7 +31,7 @@ def ask(conn: AnyTx, plan: Plan[T]) -> T:
     """Carry out a plan: in the transaction that is open, or in one that is committed here."""
     tx: Any = connections.expect(conn, *connections.KINDS)
     with ExitStack() as stack:
-        stack.enter_context(nullcontext() if connections.is_open(tx) else connections.begun(tx))
+        stack.enter_context(within(tx))
         other: Any = None
         try:
             step = next(plan)
@@ -51,6 +51,30 @@ def ask(conn: AnyTx, plan: Plan[T]) -> T:
             return answer
 
 
+READ_COMMITTED: Final = Query("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", {}, rows=None)
+"""First in a transaction, whatever isolation the session has: each look is at what is there now."""
+
+
+@contextmanager
+def within(tx: Any) -> Generator[None]:
+    """Go into the transaction that is open, or begin one in READ COMMITTED and commit it."""
+    joined = connections.is_open(tx)
+    with nullcontext() if joined else connections.begun(tx):
+        if not connections.autocommits(tx):
+            if not joined:
+                connections.run(tx, READ_COMMITTED)
+            yield
+            return
+        # SQLAlchemy's own transaction is none there, and each statement would be one.
+        connections.run(tx, Query("BEGIN ISOLATION LEVEL READ COMMITTED", {}, rows=None))
+        try:
+            yield
+        except BaseException:
+            connections.run(tx, Query("ROLLBACK", {}, rows=None))
+            raise
+        connections.run(tx, Query("COMMIT", {}, rows=None))
+
+
 @contextmanager
 def another(tx: Any) -> Generator[Any]:
     """Open another connection as this one was, and close it."""
@@ -66,7 +90,7 @@ def another(tx: Any) -> Generator[Any]:
     engine = connections.core(tx).engine
     engine = Engine(engine.pool.recreate(), engine.dialect, engine.url)
     try:
-        with engine.connect() as conn:
+        with engine.connect().execution_options(isolation_level="READ COMMITTED") as conn:
             yield conn
     finally:
         engine.dispose()

@@ -77,7 +77,7 @@ def run(tx: Any, query: Query) -> list[Any]:
     # become a server-side cursor, which evaluates a row when it is fetched: the first token alone.
     options = {"stream_results": False, "yield_per": None}
     result = core(tx).execute(text(query.sql), dict(query.params), execution_options=options)
-    return complete(query, list(result.all()))
+    return complete(query, list(result.all()) if result.returns_rows else [])
 
 
 def complete(query: Query, rows: list[Any]) -> list[Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
-from sinkfence.errors import SchemaMismatch
+from sinkfence.errors import NotEnforced, SchemaMismatch
 from sinkfence_postgres import connections
+from sinkfence_postgres.asking import within
 from sinkfence_postgres.refusals import Meanings, explained
 
 if TYPE_CHECKING:
@@ -34,14 +35,11 @@ def install(conn: psycopg.Connection[Any] | sqlalchemy.Connection) -> None:
         SchemaMismatch: installed by a newer version, the schema or the role sinkfence_owner is open to
             somebody else, this role may not install, the database is not encoded in UTF8, or the server is
             older than PostgreSQL 14.
+        NotEnforced: an open transaction is REPEATABLE READ or SERIALIZABLE.
     """
     tx: Any = connections.expect(conn, *connections.KINDS)
-    with explained(MEANINGS):
-        if connections.is_open(tx):
-            script(tx)
-        else:
-            with connections.begun(tx):
-                script(tx)
+    with explained(MEANINGS), within(tx):
+        script(tx)
 
 
 def schema() -> str:
@@ -72,6 +70,7 @@ def _forbidden(said: str) -> SchemaMismatch:
 
 
 MEANINGS: Final[Meanings] = {
+    "SF005": NotEnforced,
     "55000": SchemaMismatch,  # object_not_in_prerequisite_state
     "42501": _forbidden,  # insufficient_privilege
 }

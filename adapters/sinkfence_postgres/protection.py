@@ -43,6 +43,7 @@ def protect(
 
     Raises:
         NotEnforced: it can't be made safe: a view, a foreign or temporary table, a partition by itself.
+            Or a transaction is open that is REPEATABLE READ or SERIALIZABLE.
         SchemaMismatch: there is no such table, or column, or it can't hold a job_id; the caller is not the
             table's owner; sinkfence is not installed, or an older version.
     """
@@ -74,6 +75,7 @@ def meanings(table: str) -> Meanings:
         return SchemaMismatch(f"{table} can't be protected so ({said})")
 
     return {
+        "SF005": NotEnforced,
         "42809": NotEnforced,  # wrong_object_type
         "42501": lambda said: SchemaMismatch(f"only its owner can protect {table} ({said})"),
         # undefined_table, undefined_column, datatype_mismatch, invalid_name (before PostgreSQL 16)

@@ -180,6 +180,7 @@ def test_no_second_connection_is_no_trial(own_db, role):
     assert not report.fenced
 
 
+AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT"}
 ONE = {"pool_size": 1, "max_overflow": 0}
 
 
@@ -194,10 +195,14 @@ ONE = {"pool_size": 1, "max_overflow": 0}
         ("aio session", ONE),
         ("aio asyncpg", {}),
         ("aio asyncpg", {"poolclass": sa.pool.NullPool}),
+        ("psycopg", AUTOCOMMIT),
+        ("psycopg2", AUTOCOMMIT),
+        ("session", AUTOCOMMIT),
+        ("aio asyncpg", AUTOCOMMIT),
     ],
 )
 def test_every_kind_of_connection_can_ask(db, kind, pool):
-    """The answer is the same over each, also from a pool of one."""
+    """The answer is the same over each, also from a pool of one, and in autocommit."""
 
     async def asynchronous():
         if kind == "aio psycopg":

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext import asyncio as sa_aio
 
 import sinkfence_postgres
-from sinkfence.errors import SchemaMismatch, SinkfenceError, StaleToken
-from sinkfence_postgres import PostgresSink, aio, guard, install, refusal, transaction
+from sinkfence.errors import NotEnforced, SchemaMismatch, SinkfenceError, StaleToken
+from sinkfence_postgres import PostgresSink, aio, guard, install, once, refusal, transaction
 
 
 def sqlalchemy_install(url: str) -> None:
@@ -107,6 +107,36 @@ def test_installing_again_mends_the_triggers(own_db, token, break_it):
     with own_db.connect() as old, pytest.raises(StaleToken), transaction(old, token()):
         old.execute("insert into entry (note) values ('late')")
         own_db.arm(token(1))
+
+
+def test_installing_again_waits_for_nobody(own_db, token):
+    """Beside a step under way it goes through, and locks no table that others use until its commit."""
+    own_db.arm(token())
+    locks = (
+        "select l.relation::regclass::text, l.mode from pg_locks l where l.pid = pg_backend_pid()"
+        " and l.relation is not null and l.mode not in ('AccessShareLock', 'RowExclusiveLock')"
+    )
+    with own_db.connect() as working, transaction(working, token()):
+        once(working, token(), "step", lambda: None)
+        with own_db.connect() as conn:
+            conn.execute("set lock_timeout = '10s'")
+            install(conn)
+            assert conn.execute(locks).fetchall() == []
+            conn.rollback()
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_installing_in_a_snapshot_is_refused(own_db, isolation):
+    """In an open transaction that would look at what was there before the wait; its own is READ COMMITTED."""
+    with own_db.connect() as conn:
+        conn.execute(f"set session characteristics as transaction isolation level {isolation}")
+        conn.commit()
+        conn.execute("select 1")
+        with pytest.raises(NotEnforced, match=isolation):
+            install(conn)
+        conn.rollback()
+        install(conn)
+        asyncio.run(psycopg_async_install(own_db.dsn))
 
 
 def test_a_newer_schema_is_left_alone(own_db):

@@ -65,6 +65,34 @@ WRITES = {
 }
 
 
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_protecting_in_a_snapshot_is_refused(db, shop, isolation):
+    """An open transaction wouldn't see what came while it waited; one of our own is READ COMMITTED."""
+
+    async def asynchronous():
+        async with await psycopg.AsyncConnection.connect(db.dsn) as conn:
+            await conn.execute(f"set transaction isolation level {isolation}")
+            with pytest.raises(NotEnforced, match=isolation):
+                await aio.protect(conn, f"{shop}.orders")
+            await conn.rollback()
+            await conn.execute(f"set session characteristics as transaction isolation level {isolation}")
+            await conn.commit()
+            await aio.protect(conn, f"{shop}.orders")
+
+    for level in (isolation.upper(), "AUTOCOMMIT"):
+        engine = sa.create_engine(db.url(), isolation_level=level, poolclass=sa.NullPool)
+        with engine.connect() as conn:
+            if level != "AUTOCOMMIT":
+                conn.execute(sa.text("select 1"))
+                with pytest.raises(NotEnforced, match=isolation):
+                    protect(conn, f"{shop}.plain")
+                conn.rollback()
+            protect(conn, f"{shop}.plain")
+    db.run(asynchronous())
+    protected = "select count(*) from sinkfence.protected() where starts_with(relation, %s) and lacks is null"
+    assert db.admin.execute(protected, (shop,)).fetchone() == (2,)
+
+
 @MODES
 @pytest.mark.parametrize("write", WRITES)
 def test_a_write_without_a_guard_is_refused(db, shop, token, column, write):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, nullcontext
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sinkfence.findings import Report
@@ -27,7 +28,7 @@ async def install(conn: AnyTx) -> None:
         await tx.run_sync(installation.install)
         return
     with explained(installation.MEANINGS):
-        async with nullcontext() if connections.is_open(tx) else tx.transaction():
+        async with within(tx):
             await tx.execute(installation.schema())
 
 
@@ -48,6 +49,16 @@ async def doctor(conn: AnyTx) -> Report:
     return await ask(conn, examining())
 
 
+@asynccontextmanager
+async def within(tx: Any) -> AsyncGenerator[None]:
+    """As `asking.within`, on psycopg."""
+    joined = connections.is_open(tx)
+    async with nullcontext() if joined else tx.transaction():
+        if not joined:
+            await run(tx, asking.READ_COMMITTED)
+        yield
+
+
 async def ask(conn: AnyTx, plan: Plan[T]) -> T:
     """As `asking.ask`."""
     tx: Any = connections.expect(conn, *KINDS)
@@ -56,7 +67,7 @@ async def ask(conn: AnyTx, plan: Plan[T]) -> T:
     import psycopg
 
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(nullcontext() if connections.is_open(tx) else tx.transaction())
+        await stack.enter_async_context(within(tx))
         other: Any = None
         try:
             step = next(plan)

@@ -22,6 +22,12 @@ begin
     raise exception 'sinkfence needs PostgreSQL 14 or newer and a database encoded in UTF8' using errcode = '55000';
   end if;
 
+  -- What is looked at below would be older than what was waited for.
+  if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+    raise exception 'sinkfence installs under READ COMMITTED alone, not %', current_setting('transaction_isolation')
+      using errcode = 'SF005', hint = 'BEGIN ISOLATION LEVEL READ COMMITTED';
+  end if;
+
   -- PARTS
 
   perform set_config('role', role_before, true);

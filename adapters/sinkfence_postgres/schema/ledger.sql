@@ -10,7 +10,10 @@
     created_at  timestamptz not null default clock_timestamp(),
     primary key (scope, key)
   ) with (fillfactor = 80);
-  create index if not exists ledger_created_at on sinkfence.ledger (created_at);
+  -- IF NOT EXISTS would lock the table first, and wait for every step that is under way.
+  if to_regclass('sinkfence.ledger_created_at') is null then
+    create index ledger_created_at on sinkfence.ledger (created_at);
+  end if;
   grant select, insert, update (result) on sinkfence.ledger to sinkfence_writer;
 
   -- For operators, whom an administrator lets: writers must not forget what was done. The oldest first, at most so

@@ -164,6 +164,11 @@
     column_type oid;
     step record;
   begin
+    -- The look that counts would be older than the lock: partitions and triggers of meanwhile weren't seen.
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+      raise exception 'sinkfence protects a table under READ COMMITTED alone, not %', current_setting('transaction_isolation')
+        using errcode = 'SF005', hint = 'BEGIN ISOLATION LEVEL READ COMMITTED';
+    end if;
     if relation is null or not exists (select from pg_class c where c.oid = relation) then
       raise exception 'sinkfence: there is no such table' using errcode = '42P01';
     end if;
