@@ -157,5 +157,5 @@ def test_http(terminal: Terminal, page: str) -> None:
 
 
 def test_leases(terminal: Terminal) -> None:
-    """The tutorial of leases does what it says: a job runs twice, then under a lease, stopped in the middle."""
+    """The tutorial of leases does what it says: a job runs twice, then under a lease that runs out."""
     play("docs/tutorial/leases.md", terminal, {})
