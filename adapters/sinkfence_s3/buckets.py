@@ -20,6 +20,8 @@ from sinkfence_s3.swap import Written
 
 MAX_KEY: Final = 1024
 """Bytes of UTF-8 (Amazon S3 user guide, "Naming Amazon S3 objects")."""
+MAX_PREFIX: Final = 900
+"""Bytes of UTF-8: the probe's keys fit after it, and names of objects."""
 
 # Which buckets have passed, per endpoint, bucket and prefix: a fact about the world, not about an instance.
 # A verdict against a bucket isn't kept: once it is mended, the next write goes through.
@@ -32,7 +34,7 @@ class FencedBucket:
     Args:
         client: of boto3 (`boto3.client("s3")`), with whatever retries and timeouts it has.
         bucket: its name.
-        prefix: stands before every name.
+        prefix: stands before every name; up to 900 UTF-8 bytes.
         probe: "once" tries out before the first write of this process whether the store enforces
             conditions; "never" trusts it unseen, and sends ETags just as they came (not for Ceph 18).
     """
@@ -46,6 +48,10 @@ class FencedBucket:
             )
         if probe not in ("once", "never"):
             raise ValueError(f"probe is 'once' or 'never', not {probe!r}")
+        if not isinstance(prefix, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"prefix must be a str, not {type(prefix).__name__}")
+        if len(prefix.encode()) > MAX_PREFIX:
+            raise ValueError(f"a prefix has at most {MAX_PREFIX} UTF-8 bytes: names have to fit after it")
         _check_key(prefix + "name")
         self._store = Store(client, bucket)
         self._prefix = prefix
@@ -56,7 +62,7 @@ class FencedBucket:
         """Return the fenced object of this name: a sink to arm, put to and get from. No request is made.
 
         Raises:
-            TypeError, ValueError: no name for an object. `NAME.d/...` belongs to the object NAME.
+            TypeError, ValueError: no name for an object. `NAME.d` and `NAME.d/...` belong to the object NAME.
         """
         key = self._key(name)
         if len(key.encode()) > MAX_KEY - MAX_SUFFIX:
@@ -77,6 +83,7 @@ class FencedBucket:
         Raises:
             IdempotencyMismatch: something else is at this key, a fenced object too; it stays as it is.
             OutcomeUnknown: sent, and its fate cannot be read: repeat it under the same step.
+            SchemaMismatch: the store keeps keys as paths, and has others below this one.
             NotEnforced: the store ignores conditions.
             TypeError, ValueError: a malformed name, body or step.
         """
@@ -155,10 +162,12 @@ def _check_key(key: str) -> str:
     if any(ord(character) < 32 or 127 <= ord(character) < 160 for character in key):
         raise ValueError("a key must not hold control characters")
     *folders, last = key.split("/")
-    if any(folder.endswith(".d") for folder in folders):
-        raise ValueError("a folder that ends in '.d' is reserved for the data of the object before it")
-    if FOLDER in (*folders, last):
-        raise ValueError(f"{FOLDER!r} is reserved for probes")
+    parts = (*folders, last)
+    # The last, too: where keys are paths, an object there would be in the way of that folder.
+    if any(part.endswith(".d") for part in parts):
+        raise ValueError("what ends in '.d' is reserved for the data of the object before it")
+    if any(part.endswith(FOLDER) for part in parts):
+        raise ValueError(f"what ends in {FOLDER!r} is reserved for probes")
     # Some stores resolve these as a file system would: two names for one object, or none.
     if "\\" in key or last in (".", "..") or any(folder in ("", ".", "..") for folder in folders):
         raise ValueError("a key must not hold a backslash, nor '', '.' or '..' as a folder")

@@ -11,7 +11,7 @@ from typing import IO, Any, Final, TypeVar
 
 from botocore.exceptions import ClientError
 
-from sinkfence.errors import OutcomeUnknown
+from sinkfence.errors import OutcomeUnknown, SchemaMismatch
 from sinkfence_s3.store import Exchange, passing, settled, status, worth_repeating
 
 SENDINGS: Final = 4
@@ -43,6 +43,7 @@ def deliver(
 
     Raises:
         OutcomeUnknown: not applied yet, but a request that had no answer may still arrive.
+        SchemaMismatch: the key cannot be created, although there is nothing.
     """
     in_doubt = False
     error: Exception | None = None
@@ -64,6 +65,11 @@ def deliver(
             exchange.other_form()
         pause(turn)
     if error is not None and not in_doubt:
+        if etag is None and isinstance(error, ClientError) and status(error) == 412:
+            raise SchemaMismatch(
+                f"the store refuses to create {exchange.key!r} as if it existed, and shows nothing there: "
+                "some keep keys as paths, and have no object 'a' beside one 'a/b'. Choose another name"
+            ) from error
         raise error
     raise OutcomeUnknown(
         f"{exchange.key!r} was not written so far, but a request without an answer may still arrive: "

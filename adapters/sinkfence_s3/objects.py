@@ -41,7 +41,8 @@ class FencedObject:
             StaleToken, GenerationConflict: a newer owner was here; the bearer is told.
             JobMismatch: the object belongs to another job.
             OutcomeUnknown: sent, and its fate cannot be read: arm again.
-            SchemaMismatch: something else, or a later format, is at this key.
+            SchemaMismatch: something else, or a later format, is at this key; or the store keeps keys as
+                paths, and has others below this one.
             NotEnforced: the store ignores conditions.
         """
         outcome = self._known.write(self._known.exchange(), bearer, plan.arm, act="arm")
@@ -61,7 +62,8 @@ class FencedObject:
         """Replace the content. Without `expect`, the last put of the newest owner wins.
 
         One request up to 256 KiB. What is longer goes to a data object of its own first, in parts of 8 MiB
-        of which at most five are in memory; until all of it is there, readers have the old content.
+        of which at most five are in memory; until all of it is there, readers have the old content. S3 takes
+        10,000 parts: of a file above 78 GiB they are longer, of what has no known length 78 GiB are the most.
 
         Args:
             body: bytes, a path, a binary file, which is read from where it stands, or an iterable of bytes.
@@ -105,10 +107,12 @@ class FencedObject:
         """Replace the content by what is written to a file inside the block, once the block ends cleanly.
 
         An exception in the block puts nothing, and leaves nothing of what was sent. Up to 256 KiB nothing is
-        sent before the end of the block. `written` of the file tells afterwards what the put did.
+        sent before the end of the block. `written` of the file tells afterwards what the put did. It takes up
+        to 78 GiB; a write that failed ends the put, even if its error is caught.
 
         Raises:
             as `put`; inside the block, on writing, as well as at its end.
+            ValueError: more than 78 GiB, or an earlier write failed.
         """
         put = Put(self._known, bearer, step, None)
         upload = put.upload()

@@ -43,6 +43,10 @@ class Store:
     """One bucket, as one client reaches it."""
 
     def __init__(self, client: S3Client, bucket: str) -> None:
+        if not isinstance(bucket, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"bucket must be a str, its name, not {type(bucket).__name__}")
+        if not bucket:
+            raise ValueError("bucket must be the name of a bucket, and is empty")
         self.client = client
         self.bucket = bucket
         self.etags = Etags()

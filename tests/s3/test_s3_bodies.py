@@ -7,8 +7,9 @@ import tempfile
 
 import pytest
 
+from sinkfence.errors import SchemaMismatch
 from sinkfence.tokens import Token
-from sinkfence_s3 import FencedBucket
+from sinkfence_s3 import FencedBucket, doctor
 
 A = Token("j", 1, "a:1")
 
@@ -158,6 +159,7 @@ def test_malformed_arguments_are_refused(fenced, arguments, error, count):
     [
         *(
             "",
+            "a.d",
             "a.d/b",
             "x/a.d/b",
             "a.d/",
@@ -166,6 +168,7 @@ def test_malformed_arguments_are_refused(fenced, arguments, error, count):
             "../r",
             "a/./b",
             ".sinkfence-probe/x",
+            "monthly.sinkfence-probe/x",
             "\ud800",
         ),
         *("a/", "a//b", "x.d\\y", "q\\..\\x"),
@@ -187,11 +190,44 @@ def test_an_objects_key_leaves_room_for_its_data(fenced, prefix):
         fenced.object("x" * (room - 1) + "ü")
 
 
+def test_a_store_whose_keys_are_paths_is_told_from_a_lost_race(fenced, s3_client, bucket_name, prefix):
+    """It has no `a` beside `a/b`, answers 412 to its creation and 404 to its reading: a typed error."""
+    fenced.object("a/b").put(b"1", A)
+    other = Token("other", 1, "o:1")
+    for call in (
+        lambda: fenced.object("a").put(b"2", other),
+        lambda: fenced.object("a").arm(other),
+        lambda: fenced.put_once("a", b"2", step="s"),
+    ):
+        with pytest.raises(SchemaMismatch, match="keep keys as paths"):
+            call()
+    assert fenced.object("a/b").get().read() == b"1"
+
+
+def test_a_longest_prefix_has_room_for_the_probe(s3_client, bucket_name, prefix):
+    """All of what it makes there."""
+    prefix += "/".join(["x" * 200] * 5)
+    assert FencedBucket(s3_client, bucket_name, prefix=prefix[:899] + "/").object("r").put(b"x", A).seq == 1
+
+
 def test_names_and_arguments_of_a_bucket(s3_client):
-    """A final segment may end in `.d`; the rule holds for the prefix too; a resource is no client."""
-    FencedBucket(s3_client, "b", prefix="x/").object("conf.d")
+    """The rule holds for the prefix too, which leaves room for the probe's keys; a resource is no client."""
+    FencedBucket(s3_client, "b", prefix="x.d").object("name")
     with pytest.raises(ValueError, match="reserved"):
         FencedBucket(s3_client, "b", prefix="r.d/")
+    for prefix, error in (
+        (None, TypeError),
+        (b"x/", TypeError),
+        ("x" * 901, ValueError),
+        ("\ud800", ValueError),
+    ):
+        with pytest.raises(error):
+            FencedBucket(s3_client, "b", prefix=prefix)
+    for bucket, error in ((None, TypeError), (7, TypeError), ("", ValueError)):
+        with pytest.raises(error, match="bucket"):
+            FencedBucket(s3_client, bucket)
+        with pytest.raises(error, match="bucket"):
+            doctor(s3_client, bucket)
     with pytest.raises(TypeError, match="boto3"):
         FencedBucket("http://endpoint", "b")
     with pytest.raises(ValueError, match="probe"):

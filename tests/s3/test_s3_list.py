@@ -51,6 +51,16 @@ def test_a_list_goes_on_over_pages_and_makes_no_request_before_it_is_read(
     assert len(asked) == 3
 
 
+def test_a_prefix_need_not_end_in_a_slash(s3_client, bucket_name, prefix):
+    """What a probe has left behind there is nobody's object: neither with that prefix, nor with a shorter."""
+    monthly = FencedBucket(s3_client, bucket_name, prefix=prefix + "monthly-", probe="never")
+    monthly.object("r").put(b"x", A)
+    left = prefix + "monthly-.sinkfence-probe/1/create"
+    s3_client.put_object(Bucket=bucket_name, Key=left, Body=b"first")
+    assert list(monthly.list()) == ["r"]
+    assert list(FencedBucket(s3_client, bucket_name, prefix=prefix).list()) == ["monthly-r"]
+
+
 @pytest.mark.parametrize("begin", [None, b"a", 5])
 def test_a_prefix_is_text(fenced, begin, count):
     """Refused when it is called, before any request."""
