@@ -7,7 +7,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final
 
 from sinkfence.findings import Finding, Grade, Report
-from sinkfence_postgres import protection
+from sinkfence_postgres import protection, rights
 from sinkfence_postgres.asking import Elsewhere, Plan, ask
 from sinkfence_postgres.installation import VERSION
 from sinkfence_postgres.statements import MAX_JOBS, Query
@@ -39,7 +39,7 @@ def examining() -> Plan[Report]:
     findings: list[Finding] = []
     installed = yield from _installation(findings)
     if installed:
-        for look in (_triggers, _roles, protection.survey, _settings, _prepared, _generations, _locks):
+        for look in (_triggers, rights.survey, protection.survey, _settings, _prepared, _generations, _locks):
             yield from look(findings)
     yield _search(path)
     return Report(f"database {database!r} of PostgreSQL {version}, as role {login!r}", tuple(findings))
@@ -91,45 +91,6 @@ def _triggers(findings: list[Finding]) -> Look:
         findings.append(Finding("triggers", "broken", says, advice))
     if not rows:
         findings.append(Finding("triggers", "ok", "marks are kept, and COMMIT checks"))
-
-
-def _roles(findings: list[Finding]) -> Look:
-    rows = yield Query(
-        """
-        SELECT 'weak', quote_ident(r.rolname) || ' can act as sinkfence_owner',
-               'make sinkfence_owner NOLOGIN, and REVOKE it from all: it can change the marks'
-          FROM pg_roles r
-         WHERE CASE r.rolname WHEN 'sinkfence_owner' THEN r.rolcanlogin
-               ELSE NOT r.rolsuper AND pg_has_role(r.oid, 'sinkfence_owner', 'MEMBER') END
-        UNION ALL
-        SELECT 'broken', 'schema sinkfence belongs to ' || quote_ident(r.rolname),
-               'find out who did that, and ALTER SCHEMA sinkfence OWNER TO sinkfence_owner'
-          FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner
-         WHERE n.nspname = 'sinkfence' AND r.rolname <> 'sinkfence_owner'
-        UNION ALL
-        SELECT 'weak', quote_ident(r.rolname) || ' writes as a superuser, whom nothing stops',
-               'let the application log in as another role'
-          FROM pg_auth_members m JOIN pg_roles r ON r.oid = m.member
-         WHERE m.roleid = cast('sinkfence_writer' AS regrole) AND r.rolsuper
-        UNION ALL
-        SELECT 'note', 'this one is a superuser, whom nothing stops',
-               'ask as the role of your application, too'
-          FROM pg_roles r WHERE r.rolname = session_user AND r.rolsuper
-        UNION ALL
-        SELECT 'broken', 'session_replication_role = replica is set for '
-               || concat_ws(' in ', r.rolname, 'database ' || d.datname),
-               'reset it: protected tables do not look then'
-          FROM pg_db_role_setting s LEFT JOIN pg_roles r ON r.oid = s.setrole
-          LEFT JOIN pg_database d ON d.oid = s.setdatabase
-         WHERE 'session_replication_role=replica' = ANY (s.setconfig)
-           AND (s.setdatabase = 0 OR d.datname = current_database())
-        """,
-        {},
-        rows=None,
-    )
-    findings += [Finding("roles", *row) for row in rows]
-    if not any(grade != "note" for grade, *_ in rows):
-        findings.append(Finding("roles", "ok", "the marks are out of everybody's reach, but a superuser's"))
 
 
 def _settings(findings: list[Finding]) -> Look:

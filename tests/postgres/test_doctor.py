@@ -128,6 +128,45 @@ def test_who_can_go_round_is_named(own_db, role):
     assert report.fenced
 
 
+RIGHTS = {
+    "grant all on sinkfence.mark to {role}": (
+        "weak",
+        "{role} has DELETE, INSERT, ",
+        " on table sinkfence.mark",
+    ),
+    "grant update (owner) on sinkfence.mark to {role}": ("weak", "{role} has UPDATE on table sinkfence.mark"),
+    "grant delete on sinkfence.sealed to public": ("weak", "everybody has DELETE on table sinkfence.sealed"),
+    "grant insert on sinkfence.ledger to {role}": ("weak", "{role} has INSERT on table sinkfence.ledger"),
+    "grant create on schema sinkfence to {role}": ("weak", "{role} has CREATE on schema sinkfence"),
+    "grant pg_write_all_data to {role}": ("weak", "{role} may write to all tables, the marks among them"),
+    "alter table sinkfence.mark owner to {role}": ("broken", "table sinkfence.mark belongs to {role}"),
+    "alter function sinkfence.arm owner to {role}": (
+        "broken",
+        "function sinkfence.arm(",
+        ") belongs to {role}",
+    ),
+    "alter table sinkfence.mark set unlogged": (
+        "broken",
+        "sinkfence.mark is unlogged: a crash of the server",
+    ),
+    "revoke sinkfence_writer from {role}": ("note", "{role} may not guard, nor arm"),
+}
+
+
+@pytest.mark.parametrize("made", RIGHTS)
+def test_what_is_not_as_it_was_installed_is_named(own_db, role, made):
+    """Who could change the marks beside their owner, and what a crash would take with it."""
+    own_db.admin.execute(f"grant sinkfence_writer to {role}; grant select on sinkfence.mark to {role}")
+    with psycopg.connect(login(own_db, role)) as conn:
+        before = of(doctor(conn), "roles")
+        assert before == [("ok", "the marks are out of everybody's reach, but a superuser's")]
+        own_db.admin.execute(made.format(role=role))
+        found = [each for each in of(doctor(conn), "roles") if each not in before]
+    grade, *parts = RIGHTS[made]
+    assert [each[0] for each in found] == [grade], found
+    assert all(part.format(role=role) in found[0][1] for part in parts), found
+
+
 def test_a_prepared_transaction_that_holds_a_job(elsewhere, token):
     """It keeps successors from arming without end: named, with what ends it. Others are not."""
     elsewhere.arm(token())
