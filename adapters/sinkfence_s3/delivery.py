@@ -53,10 +53,11 @@ def deliver(
             new = exchange.write(body, etag, **extra)
             in_doubt = in_doubt or new is None
         except Exception as failure:
-            if settled(failure) and not worth_repeating(failure) and not in_doubt:
+            clear = settled(failure) or not exchange.sent
+            if clear and not worth_repeating(failure) and not in_doubt:
                 raise
             error = failure
-            in_doubt = in_doubt or not settled(failure)
+            in_doubt = in_doubt or not clear
         result = judge(new, in_doubt)
         if result is not None:
             return result

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import IO, Any, Final
 from urllib.parse import urlsplit
@@ -20,6 +21,9 @@ from sinkfence.errors import NotEnforced
 
 _NOT_HEARD: Final = frozenset({"RequestTimeout", "RequestTimeTooSkewed"})
 """Refusals of a request that came too slowly or was signed too long ago: signed anew it may pass."""
+
+_sending: Final = ContextVar("sinkfence_s3 sending", default=False)
+"""Whether the request that this thread makes has begun to be sent."""
 
 S3Client = Any
 """What `boto3.client("s3")` returns, a class made at run time. Its retries and timeouts are the user's."""
@@ -47,6 +51,8 @@ class Store:
             raise TypeError(f"bucket must be a str, its name, not {type(bucket).__name__}")
         if not bucket:
             raise ValueError("bucket must be the name of a bucket, and is empty")
+        # First, as another's handler may answer in S3's place; and once for each client, whoever asks.
+        client.meta.events.register_first("before-send.s3", _note_sending, unique_id="sinkfence")
         self.client = client
         self.bucket = bucket
         self.etags = Etags()
@@ -72,6 +78,8 @@ class Exchange:
         self.requests = 0
         self.version: str | None = None
         """The version that the last write made, in a bucket that keeps versions."""
+        self.sent = False
+        """Whether the last request began to be sent, or failed before: for want of credentials, say."""
         self._bare = False
 
     def read(self, limit: int) -> Stored | None:
@@ -108,6 +116,7 @@ class Exchange:
         Raises:
             NotEnforced: a weak ETag, which different contents may share (RFC 9110, section 8.8.1).
         """
+        self.sent = False
         if etag is None:
             condition = {"IfNoneMatch": "*"}
         else:
@@ -128,11 +137,14 @@ class Exchange:
     def send(self, call: Callable[..., Any], **parameters: Any) -> dict[str, Any]:
         """Make one request about the object, counted, and return boto3's response."""
         self.requests += 1
+        _sending.set(False)
         try:
             response: dict[str, Any] = call(Bucket=self.store.bucket, Key=self.key, **parameters)
         except ClientError as error:
             self.requests += retries(error.response)
             raise
+        finally:
+            self.sent = _sending.get()
         self.requests += retries(response)
         return response
 
@@ -151,6 +163,10 @@ class Exchange:
                     "allow s3:GetObject, s3:PutObject and s3:ListBucket"
                 )
             raise
+
+
+def _note_sending(**_: object) -> None:
+    _sending.set(True)
 
 
 def endpoint(client: S3Client) -> str:
@@ -203,11 +219,13 @@ def settled(error: Exception) -> bool:
     """Whether this answer says by itself that nothing was written.
 
     Otherwise only reading back tells. A repetition by boto3 makes any answer doubtful: the first sending
-    may have been applied, and its lost success then looks like a 412, or like credentials that expired.
+    may have been applied, and its lost success then looks like a 412, or like credentials that expired. Nor
+    is it an answer if the repetition itself failed: credentials could not be had again, from STS (whose
+    errors look just like those of S3) or by other means.
     """
-    if isinstance(error, ClientError):
-        return 300 <= status(error) < 500 and retries(error.response) == 0
-    return not no_answer(error)
+    if not isinstance(error, ClientError) or error.operation_name != "PutObject":
+        return False
+    return 300 <= status(error) < 500 and retries(error.response) == 0
 
 
 def passing(error: Exception) -> bool:

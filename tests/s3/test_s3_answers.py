@@ -1,7 +1,7 @@
 """An answer that S3 did not give, or not whole, says nothing about what is there."""
 
 import pytest
-from botocore.exceptions import ClientError, IncompleteReadError
+from botocore.exceptions import ClientError, CredentialRetrievalError, IncompleteReadError
 
 from sinkfence.errors import OutcomeUnknown
 from sinkfence.tokens import Token
@@ -75,3 +75,72 @@ def test_the_probe_concludes_nothing_from_bytes_that_ended_early(client_at, prox
     with pytest.raises(IncompleteReadError):
         thing.put(b"x", A)
     assert thing.put(b"x", A).seq == 1
+
+
+class Credentials:
+    """Credentials that can be had for some requests, and then fail for some."""
+
+    def __init__(self, key, secret, error):
+        self.access_key, self.secret_key, self.token, self.account_id = key, secret, None, None
+        self.error, self.method = error, "custom"
+        self.good, self.bad = 0, 0
+
+    def get_frozen_credentials(self):
+        if self.good:
+            self.good -= 1
+        elif self.bad:
+            self.bad -= 1
+            raise self.error
+        return self
+
+
+@pytest.fixture(params=["process", "STS"])
+def credentials(request, s3_server):
+    """Of a process that fails, or of STS, whose refusals are the same class of errors as those of S3."""
+    refused = {"Error": {"Code": "AccessDenied"}, "ResponseMetadata": {"HTTPStatusCode": 403}}
+    error = {
+        "process": CredentialRetrievalError(provider="custom-process", error_msg="it is away"),
+        "STS": ClientError(refused, "AssumeRole"),
+    }[request.param]
+    return Credentials(s3_server.access_key, s3_server.secret_key, error)
+
+
+@pytest.fixture
+def put(credentials, client_at, proxy, bucket_name, prefix, monkeypatch):
+    """Put under a step, through the proxy, by a client with such credentials that repeats by itself."""
+    client = client_at(proxy.endpoint, retries={"mode": "standard", "total_max_attempts": 3})
+    monkeypatch.setattr(client._request_signer, "_credentials", credentials)
+    thing = FencedBucket(client, bucket_name, prefix=prefix, probe="never").object("r")
+    return lambda: thing.put(b"content", A, step="s")
+
+
+def test_credentials_that_fail_in_boto3s_repetition_leave_the_first_sending_in_doubt(
+    fenced, credentials, proxy, put
+):
+    """The first sending was applied, and its answer lost: it is read back."""
+    credentials.good, credentials.bad = 2, 1
+    proxy.once("PUT", "lose reply")
+    assert put().seq == 1
+    assert not credentials.bad
+    assert fenced.object("r").stat().seq == 1
+
+
+def test_an_unknown_outcome_is_said_where_credentials_stay_away(fenced, credentials, proxy, put):
+    """The very error of the credentials would say that nothing was put."""
+    credentials.good, credentials.bad = 2, 9
+    proxy.once("PUT", "lose reply")
+    with pytest.raises(OutcomeUnknown):
+        put()
+    assert fenced.object("r").get().read() == b"content"
+    credentials.bad = 0
+    assert put().repeated
+
+
+def test_credentials_that_fail_before_anything_is_sent_are_their_own_error(fenced, credentials, put):
+    """Nothing was sent: there is no doubt."""
+    credentials.good, credentials.bad = 1, 1
+    with pytest.raises(type(credentials.error)):
+        put()
+    assert not credentials.bad
+    assert fenced.object("r").stat() is None
+    assert put().seq == 1
