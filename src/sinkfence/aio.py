@@ -14,12 +14,12 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final
 
-from sinkfence.arming import check_sinks, is_async
+from sinkfence.arming import check_sinks, is_async, repeatable
 from sinkfence.asking import AsyncStore, Unhurried
 from sinkfence.grants import Asked, Record
 from sinkfence.heartbeat import OnLost
 from sinkfence.holder import Means
-from sinkfence.holders import Holders, check_wait
+from sinkfence.holders import Holders, check_prefix, check_store, check_wait
 from sinkfence.lease import BaseLease, completing, releasing, renewing
 from sinkfence.observe import log
 from sinkfence.sinks import AsyncSink, Sink
@@ -70,6 +70,7 @@ class Leases:
         _clock: Clock = boot_time,
         _pause: Callable[[float], Coroutine[Any, Any, object]] = asyncio.sleep,
     ) -> None:
+        check_store(store, loop=True)
         unhurried = Unhurried(store)
 
         def lease(tenure: Tenure) -> Lease:
@@ -80,6 +81,7 @@ class Leases:
         self._unhurried = unhurried
         self._holders = Holders(means, ttl, heartbeat, owner, on_lost)
 
+    @repeatable
     @asynccontextmanager
     async def hold(
         self,
@@ -119,7 +121,7 @@ class Leases:
 
     async def list(self, prefix: str = "") -> Sequence[Record]:
         """As `sinkfence.Leases.list`."""
-        return await self._store.list(prefix)
+        return await self._store.list(check_prefix(prefix))
 
     async def reopen(self, job_id: str) -> Record:
         """As `sinkfence.Leases.reopen`."""

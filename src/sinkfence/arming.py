@@ -10,9 +10,9 @@ on, arms, and is refused. An unconditional repair would take the job from B.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
-from functools import partial
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Callable, Iterable
+from functools import partial, wraps
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from sinkfence.errors import NotEnforced, StaleToken
 from sinkfence.grants import Asked, Grant
@@ -21,6 +21,8 @@ from sinkfence.sinks import AsyncSink, Sink
 from sinkfence.steps import Steps
 from sinkfence.tokens import Token
 
+P = ParamSpec("P")
+T = TypeVar("T")
 S = TypeVar("S", bound=Sink | AsyncSink)
 
 LARGEST_JUMP: Final = 1_000_000
@@ -37,9 +39,10 @@ def check_sinks(store: Asked, arm: Iterable[S], *, loop: bool = False) -> tuple[
     """
     sinks = tuple(arm)
     for sink in sinks:
-        if not callable(getattr(sink, "arm", None)):
+        if not callable(getattr(sink, "arm", None)) or not hasattr(sink, "durable"):
             raise TypeError(
-                f"{type(sink).__name__} is no sink and can't be armed (of a bucket, it is the objects)"
+                f"{type(sink).__name__} is no sink, which has arm() and durable, and can't be armed "
+                "(of a bucket, it is the objects)"
             )
         if is_async(sink) and not loop:
             raise TypeError(
@@ -52,6 +55,18 @@ def check_sinks(store: Asked, arm: Iterable[S], *, loop: bool = False) -> tuple[
                 "use a store that keeps its records (SqlStore)"
             )
     return sinks
+
+
+def repeatable(hold: Callable[P, T]) -> Callable[P, T]:
+    """Keep the sinks of `arm=`: a hold that decorates is entered at each call, an iterator read once."""
+
+    @wraps(hold)
+    def kept(*args: P.args, **kwargs: P.kwargs) -> T:
+        if "arm" in kwargs:
+            kwargs["arm"] = tuple(cast("Iterable[object]", kwargs["arm"]))
+        return hold(*args, **kwargs)
+
+    return kept
 
 
 def is_async(sink: Sink | AsyncSink) -> bool:

@@ -154,6 +154,7 @@ class Holder(Generic[L]):
         with self._lock:
             self._closed = True
             held = [tenure for tenure in self._tenures if tenure.remaining() > 0]
+        until = self._clock() + timeout
         # All of them first: what the store keeps us from releasing must not go on being renewed.
         for tenure in held:
             tenure.finish(RELEASED, None)
@@ -174,7 +175,7 @@ class Holder(Generic[L]):
         releasing.join(timeout)
         if releasing.is_alive():
             return [*errors, TimeoutError(f"the lease store did not answer within {timeout:g} s")]
-        self._heartbeat.stop(timeout)
+        self._heartbeat.stop(max(until - self._clock(), 0.0))
         return errors
 
     def _refuse_closed(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Generic
@@ -12,6 +14,7 @@ from sinkfence.heartbeat import L, OnLost
 from sinkfence.holder import CLOSED, Holder, Means
 from sinkfence.process import Process, this_process
 from sinkfence.terms import check_seconds, check_ttl
+from sinkfence.tokens import check_text
 
 
 class Holders(Generic[L]):
@@ -30,6 +33,8 @@ class Holders(Generic[L]):
             None if heartbeat is None else check_seconds("heartbeat", heartbeat, 0.001, self._ttl)
         )
         label = None if owner is None else check_label(owner)
+        if on_lost is not None and not callable(on_lost):
+            raise TypeError(f"on_lost is called, and a {type(on_lost).__name__} can't be")
         self._make: Callable[[], Holder[L]] = lambda: Holder(means, label, on_lost)
         self.interval(self._ttl)
         # By process, without a lock: one that another thread held at the fork would stay held in the child.
@@ -52,6 +57,7 @@ class Holders(Generic[L]):
 
     def close(self, timeout: float) -> None:
         """End all leases of this process. See `Leases.close`."""
+        timeout = min(check_seconds("timeout", timeout, 0.0, math.inf), threading.TIMEOUT_MAX)
         self._closed = True
         here = self._by_process.get(this_process())
         errors = here.close(timeout) if here else []
@@ -78,3 +84,22 @@ class Holders(Generic[L]):
 def check_wait(wait: timedelta | float) -> float:
     """Return how long to try for a job that is held, in seconds."""
     return check_seconds("wait", wait, 0.0, math.inf)
+
+
+def check_prefix(prefix: str) -> str:
+    """Return what job_ids may start with: nothing, or such a text as they are."""
+    return prefix if prefix == "" else check_text("prefix", prefix)
+
+
+def check_store(store: object, *, loop: bool = False) -> None:
+    """Refuse what is no store, or is one for an event loop where there is none, or the other way round."""
+    kind = type(store)
+    acquire = getattr(kind, "acquire", None)
+    if acquire is None and not hasattr(kind, "__getattr__"):
+        raise TypeError(f"{kind.__name__} is no store: pass SqlStore(...)")
+    if loop and not hasattr(store, "sync"):
+        raise TypeError(
+            f"this {kind.__name__} is not for an event loop: use that of sinkfence.stores.sql.aio"
+        )
+    if not loop and inspect.iscoroutinefunction(acquire):
+        raise TypeError(f"this {kind.__name__} is for an event loop: use sinkfence.aio.Leases with it")

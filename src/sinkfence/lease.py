@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from datetime import datetime
 from functools import partial
+from itertools import accumulate
 from typing import Any, Final
 
 from sinkfence import observe
@@ -17,6 +19,8 @@ from sinkfence.terms import Clock
 from sinkfence.tokens import Token, idempotency_key
 
 MAX_RESULT_BYTES: Final = 65_536
+MAX_RESULT_DEPTH: Final = 100
+"""What is nested deeper, whoever looks at the job may have no room on the stack to read."""
 
 
 class BaseLease:
@@ -112,7 +116,7 @@ class Lease(BaseLease):
         """Record the job as done for ever. The store decides, whatever this side thinks of the term.
 
         Args:
-            result: JSON of at most 64 KiB, which whoever tries to acquire the job gets with JobCompleted.
+            result: JSON of at most 64 KiB, 100 deep at most, which whoever tries to acquire the job gets with JobCompleted.
             conn: a transaction of the caller's: the success is provisional until its commit, which stands
                 even where it came too late for the heartbeat. See `renew`.
 
@@ -157,10 +161,8 @@ def renewing(store: Asked, tenure: Tenure, clock: Clock, conn: object = None) ->
 def completing(store: Asked, tenure: Tenure, result: Any, conn: object = None) -> Steps[None]:
     """See `Lease.complete`."""
     _refuse_forked(tenure)
-    text = None if result is None else json.dumps(result, allow_nan=False)
-    if text is not None and len(text) > MAX_RESULT_BYTES:  # ASCII: a character is a byte
-        raise ValueError(f"a result may have {MAX_RESULT_BYTES} bytes as JSON, this one has {len(text)}")
-    with tenure.settling(COMPLETED):
+    text = None if result is None else _json(result)
+    with tenure.settling(COMPLETED, conn):
         try:
             yield partial(store.complete, tenure.token, text, conn)
         except LeaseLost as lost:
@@ -181,7 +183,7 @@ def releasing(store: Asked, tenure: Tenure, conn: object = None) -> Steps[None]:
         # Ended here first, there second. The other way round: the record is free, B acquires it, and this
         # side's body still shows its token, and its heartbeat reports as lost what was given back.
         tenure.finish(RELEASED, None)
-    with tenure.settling(RELEASED):
+    with tenure.settling(RELEASED, conn):
         try:
             yield partial(store.release, tenure.token, conn)
         except LeaseLost as lost:
@@ -196,6 +198,20 @@ def giving_back_late(store: Asked, tenure: Tenure) -> Steps[None]:
     """Release what was renewed after this side had been told that it is lost: nobody works under it."""
     if tenure.lost.is_set():
         yield partial(store.release, tenure.token)
+
+
+def _json(result: Any) -> str:
+    try:
+        text = json.dumps(result, allow_nan=False)
+    except RecursionError:
+        raise ValueError(f"a result may be nested {MAX_RESULT_DEPTH} deep") from None
+    if len(text) > MAX_RESULT_BYTES:  # ASCII: a character is a byte
+        raise ValueError(f"a result may have {MAX_RESULT_BYTES} bytes as JSON, this one has {len(text)}")
+    brackets = re.sub(r'"(?:[^"\\]|\\.)*"', "", text)
+    depths = accumulate((each in "[{") - (each in "]}") for each in brackets)
+    if max(depths, default=0) > MAX_RESULT_DEPTH:
+        raise ValueError(f"a result may be nested {MAX_RESULT_DEPTH} deep")
+    return text
 
 
 def _refuse_forked(tenure: Tenure) -> None:

@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 
-from sinkfence.arming import arm_here, check_sinks
+from sinkfence.arming import arm_here, check_sinks, repeatable
 from sinkfence.grants import Record, Store
 from sinkfence.heartbeat import OnLost
 from sinkfence.holder import Means
-from sinkfence.holders import Holders, check_wait
+from sinkfence.holders import Holders, check_prefix, check_store, check_wait
 from sinkfence.lease import Lease
 from sinkfence.observe import log
 from sinkfence.sinks import Sink
@@ -56,6 +56,8 @@ class Leases:
         _clock: Clock = boot_time,
         _pause: Callable[[float], object] = time.sleep,
     ) -> None:
+        check_store(store)
+
         def lease(tenure: Tenure) -> Lease:
             return Lease(store, tenure, _clock)
 
@@ -63,6 +65,7 @@ class Leases:
         self._store = store
         self._holders = Holders(means, ttl, heartbeat, owner, on_lost)
 
+    @repeatable
     @contextmanager
     def hold(
         self,
@@ -127,7 +130,7 @@ class Leases:
 
     def list(self, prefix: str = "") -> Sequence[Record]:
         """Return the records whose job_id starts with prefix, in bytewise order."""
-        return self._store.list(prefix)
+        return self._store.list(check_prefix(prefix))
 
     def reopen(self, job_id: str) -> Record:
         """For operators: make a job free and open, whoever holds it and though it is completed.

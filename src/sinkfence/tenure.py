@@ -40,6 +40,7 @@ class Tenure:
         self._under_way = 0
         self._may_be: str | None = None
         self._settled_at = 0.0
+        self._in_theirs = False
 
     @property
     def lease_until(self) -> datetime:
@@ -90,8 +91,8 @@ class Tenure:
             # A heartbeat and a renew() may overtake each other: the later request has the longer term.
             if asked > self._term.asked and self._end is None:
                 self._term, self._lease_until = Term(asked, self.ttl), lease_until
-            # A transaction that has released it keeps the row locked: renewed since, it was rolled back.
-            if self._may_be == RELEASED and asked > self._settled_at and not self._under_way:
+            # A transaction that has ended it keeps the row locked: renewed since, it was rolled back.
+            if self._in_theirs and asked > self._settled_at and not self._under_way:
                 self._may_be = None
             return self._end is None and self._term.remaining(self._clock()) > 0
 
@@ -123,14 +124,17 @@ class Tenure:
         self.finish(end, None if mine else LeaseLost(self.token, why))
 
     @contextmanager
-    def settling(self, what: str) -> Generator[None]:
-        """Surround a request that ends the lease at the store, RELEASED or COMPLETED, while that is open."""
+    def settling(self, what: str, conn: object) -> Generator[None]:
+        """Surround a request that ends the lease at the store, RELEASED or COMPLETED, while that is open.
+
+        `conn`: the caller's transaction that it is a part of, or None.
+        """
         with self._lock:
             self._under_way += 1
         refused = False
         try:
             yield
-        except (LeaseLost, Conflict):
+        except (LeaseLost, Conflict, TypeError):  # the last: that is no connection, and nothing was sent
             refused = True
             raise
         finally:
@@ -138,6 +142,7 @@ class Tenure:
                 self._under_way -= 1
                 if not refused:
                     self._may_be, self._settled_at = what, self._clock()
+                    self._in_theirs = conn is not None
 
     def finish(self, why: str, loss: Loss | None) -> None:
         """End it, if it hasn't ended."""

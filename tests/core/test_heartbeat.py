@@ -23,6 +23,8 @@ from sinkfence.tenure import COMPLETED, RELEASED, Tenure
 from sinkfence.testing import HandClock
 
 JOB = "invoice-42"
+THEIRS = object()
+"""Stands for a transaction of the caller's."""
 TTL = 30.0
 
 
@@ -152,7 +154,7 @@ def test_a_completion_in_flight_is_not_taken_for_a_loss(hand: ByHand, losses: An
     """A batch that reads the row which a complete has just changed waits for that complete's own answer."""
     lease, tenure = hand.hold()
     hand.clock.advance(10)
-    with tenure.settling(COMPLETED):
+    with tenure.settling(COMPLETED, None):
         hand.store.complete(tenure.token, None)
         hand.heartbeat.beat()
         assert lease.token.generation == 1
@@ -173,7 +175,7 @@ def test_who_comes_after_a_release_of_the_callers_is_no_loss(
 ) -> None:
     """Released by a transaction that may be committed, and taken within the term: given back, not lost."""
     _, tenure = hand.hold()
-    with tenure.settling(RELEASED):
+    with tenure.settling(RELEASED, THEIRS):
         hand.store.release(tenure.token)
     hand.store.acquire(JOB, "b:2", TTL)
     hand.clock.advance(10)
@@ -184,15 +186,15 @@ def test_who_comes_after_a_release_of_the_callers_is_no_loss(
     assert tenure.remaining() == 0.0
 
 
-def test_a_release_that_was_rolled_back_excuses_no_later_loss(hand: ByHand, losses: Any) -> None:
-    """A renewal that succeeds after a release in the caller's transaction shows that it was rolled back."""
+@pytest.mark.parametrize("what", [RELEASED, COMPLETED])
+def test_an_end_that_was_rolled_back_excuses_no_later_loss(hand: ByHand, losses: Any, what: str) -> None:
+    """A renewal that succeeds after an end in the caller's transaction shows that it was rolled back."""
     lease, tenure = hand.hold()
-    with tenure.settling(RELEASED):
+    with tenure.settling(what, THEIRS):
         pass
     hand.clock.advance(10)
     hand.heartbeat.beat()
     hand.store.reopen(JOB)
-    hand.store.acquire(JOB, "b:2", TTL)
     hand.clock.advance(10)
     hand.heartbeat.beat()
     hand.heartbeat.tell()
@@ -201,9 +203,9 @@ def test_a_release_that_was_rolled_back_excuses_no_later_loss(hand: ByHand, loss
 
 def test_a_release_that_was_refused_excuses_nothing(hand: ByHand) -> None:
     """What the caller's transaction was refused has not released it: who comes after it is a loss."""
-    for refused in (LeaseLost(Token(JOB, 1, "a:1"), "seen"), Conflict("an old snapshot")):
+    for refused in (LeaseLost(Token(JOB, 1, "a:1"), "seen"), Conflict("an old snapshot"), TypeError()):
         lease, tenure = hand.hold(type(refused).__name__)
-        with pytest.raises(type(refused)), tenure.settling(RELEASED):
+        with pytest.raises(type(refused)), tenure.settling(RELEASED, THEIRS):
             raise refused
         hand.store.reopen(lease.job_id)
         hand.store.acquire(lease.job_id, "b:2", TTL)
@@ -216,7 +218,7 @@ def test_a_renewal_sent_before_a_release_says_nothing_of_it(hand: ByHand, losses
     _, tenure = hand.hold()
 
     def released_before(answer: Renewals) -> Renewals:
-        with tenure.settling(RELEASED):
+        with tenure.settling(RELEASED, THEIRS):
             hand.store.release(tenure.token)
         return answer
 

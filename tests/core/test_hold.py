@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from sinkfence import JobCompleted, LeaseHeld, LeaseLost, Leases, NotEnforced, StaleToken, Token
+from sinkfence import JobCompleted, LeaseHeld, LeaseLost, Leases, NotEnforced, StaleToken, Token, aio
 from sinkfence.errors import GenerationConflict
 from sinkfence.grants import Grant, Store
 from sinkfence.marks import Mark, MemoryMarks
 from sinkfence.stores.memory import MemoryStore
 from sinkfence.stores.sql import SqlStore
+from sinkfence.stores.sql import aio as sql_aio
 from sinkfence.testing import HandClock
 
 JOB = "invoice-42"
@@ -109,9 +110,21 @@ def test_a_completion_after_a_takeover_carries_its_result(
     assert lease.lost.is_set()
 
 
+def nested(depth: int) -> Any:
+    """A result of so many lists in each other."""
+    result: Any = '[[]] \\" {'
+    for _ in range(depth):
+        result = [result]
+    return result
+
+
 @pytest.mark.parametrize(
     ("result", "error"),
-    [("x" * 65_535, ValueError), (float("nan"), ValueError), ({1, 2}, TypeError)],
+    [
+        *(("x" * 65_535, ValueError), (float("nan"), ValueError), ({1, 2}, TypeError)),
+        *((nested(101), ValueError), ({"deep": nested(100)}, ValueError), (nested(20_000), ValueError)),
+    ],
+    ids=["long", "nan", "set", "deep", "deep in an object", "bottomless"],
 )
 def test_a_result_is_json_and_not_too_long(
     store: Store, leases_of: MakeLeases, result: object, error: type[Exception]
@@ -121,7 +134,9 @@ def test_a_result_is_json_and_not_too_long(
     with pytest.raises(error):
         lease.complete(result)
     assert store.get(JOB).state == "open"
-    lease.complete("x" * 65_534)
+    lease.complete(nested(100))
+    leases_of(store).reopen(JOB)
+    leases_of(store).acquire(JOB).complete("x" * 65_534)
 
 
 def test_releasing_twice_is_once(store: Store, leases_of: MakeLeases) -> None:
@@ -418,6 +433,49 @@ def test_a_wait_is_a_length_of_time(leases_of: MakeLeases, wait: Any) -> None:
     """A wait that is none is refused before anything is asked."""
     with pytest.raises((ValueError, TypeError), match="wait"):
         leases_of(MemoryStore()).acquire(JOB, wait=wait)
+
+
+@pytest.mark.parametrize("timeout", [-1, None, "5", float("nan")])
+def test_a_timeout_is_a_length_of_time(timeout: Any) -> None:
+    """One that is none is refused, and the leases stay; one without end is shortened."""
+    leases = Leases(MemoryStore())
+    lease = leases.acquire(JOB)
+    with pytest.raises((ValueError, TypeError), match="timeout"):
+        leases.close(timeout)
+    assert lease.token.generation == 1
+    leases.close(float("inf"))
+    assert leases.get(JOB).owner is None
+
+
+@pytest.mark.parametrize("prefix", [5, None, b"x", "\0", "\ud800"])
+def test_a_prefix_is_what_job_ids_can_start_with(store: Store, leases_of: MakeLeases, prefix: Any) -> None:
+    """Whatever a store makes of other things, they are refused before."""
+    with pytest.raises((ValueError, TypeError), match="prefix"):
+        leases_of(store).list(prefix)
+
+
+def test_what_a_manager_is_made_of_is_checked(lite_url: str) -> None:
+    """A store of the other kind, something else, and an on_lost that can't be called are named at once."""
+    with pytest.raises(TypeError, match=r"sinkfence\.aio"):
+        Leases(sql_aio.SqlStore(lite_url))
+    with pytest.raises(TypeError, match=r"sinkfence\.stores\.sql\.aio"):
+        aio.Leases(SqlStore(lite_url))
+    for make in (Leases, aio.Leases):
+        with pytest.raises(TypeError, match="no store"):
+            make(lite_url)
+    with pytest.raises(TypeError, match="on_lost"):
+        Leases(MemoryStore(), on_lost=3)
+
+
+def test_a_hold_that_decorates_arms_at_each_call(leases_of: MakeLeases) -> None:
+    """Its sinks are kept, though an iterator gives them once."""
+    sink = MemoryMarks()
+
+    @leases_of(MemoryStore()).hold(JOB, arm=iter([sink]))
+    def work() -> int:
+        return sink.mark(JOB).generation
+
+    assert [work(), work()] == [1, 2]
 
 
 class Untouchable:

@@ -162,7 +162,7 @@ class SqlStore:
         if key not in self._engines:
             for process, loop in list(self._engines):
                 if process == key[0] and loop.is_closed():
-                    del self._engines[process, loop]
+                    self._engines.pop((process, loop), None)  # another loop tidies up, too
             self._engines[key] = self._engine()
         attempts = Attempts()
         for wait in attempts:

@@ -167,7 +167,7 @@ def sort_out(renewed: Mapping[Token, datetime], left: Sequence[Token], found: Se
         if is_settled(token, generation, owner, state):
             settled.add(token)
         else:
-            lost[token] = f"the record says generation {generation}, owner {label(owner or 'nobody')!r}"
+            lost[token] = f"the record says generation {generation}, owner {owner and label(owner)!r}"
     return Renewals(renewed, frozenset(settled), lost)
 
 
