@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from sinkfence.errors import IdempotencyMismatch, NotEnforced
+from sinkfence.errors import IdempotencyMismatch, NotEnforced, SchemaMismatch
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token, check_text
 from sinkfence_postgres import connections
+from sinkfence_postgres.refusals import Meanings, explained
 from sinkfence_postgres.statements import Query, named
 from sinkfence_postgres.transactions import Attempt, translating
 
@@ -165,11 +166,11 @@ def clean_ledger(conn: psycopg.Connection[Any] | sqlalchemy.Connection, older_th
 
     Raises:
         ValueError: older_than is not positive.
-        SchemaMismatch: sinkfence is not installed here.
+        SchemaMismatch: sinkfence is not installed here, or this role may not clean up.
     """
     tx: Any = connections.expect(conn, *connections.KINDS)
     query, gone = cleaning(older_than), 0
-    with translating(Attempt()):
+    with explained(MEANINGS):
         while True:
             with nullcontext() if connections.is_open(tx) else connections.begun(tx):
                 batch: int = connections.run(tx, query)[0][0]
@@ -187,3 +188,13 @@ def cleaning(older_than: timedelta) -> Query:
         f"SELECT sinkfence.clean_ledger({age}, :batch)",
         {"seconds": older_than.total_seconds(), "batch": BATCH},
     )
+
+
+def _forbidden(said: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"this role may not clean the ledger ({said}): "
+        'run GRANT EXECUTE ON FUNCTION sinkfence.clean_ledger TO "the role" as a superuser'
+    )
+
+
+MEANINGS: Final[Meanings] = {"42501": _forbidden}  # insufficient_privilege

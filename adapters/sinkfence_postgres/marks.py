@@ -34,6 +34,7 @@ def marks(conn: AnyTx, prefix: str = "") -> list[JobMark]:
 
     Raises:
         SchemaMismatch: sinkfence is not installed here, or this role may not read the marks.
+        ValueError: a NUL in the prefix.
     """
     with explained(MEANINGS):
         return ask(conn, reading(prefix))
@@ -41,6 +42,8 @@ def marks(conn: AnyTx, prefix: str = "") -> list[JobMark]:
 
 def reading(prefix: str) -> Plan[list[JobMark]]:
     """Read the marks."""
+    if "\0" in prefix:
+        raise ValueError(f"a job_id has no NUL: {prefix!r}")
     query = (
         "SELECT job_id, max_generation, owner, raised_at FROM sinkfence.mark"
         " WHERE pg_catalog.starts_with(job_id, :prefix) ORDER BY job_id"

@@ -78,8 +78,9 @@ def meanings(table: str) -> Meanings:
         "SF005": NotEnforced,
         "42809": NotEnforced,  # wrong_object_type
         "42501": lambda said: SchemaMismatch(f"only its owner can protect {table} ({said})"),
-        # undefined_table, undefined_column, datatype_mismatch, invalid_name (before PostgreSQL 16)
-        **dict.fromkeys(("42P01", "42703", "42804", "42602"), unfit),
+        # undefined_table, undefined_column, datatype_mismatch, invalid_name (before PostgreSQL 16),
+        # feature_not_supported: the name of another database before that of the schema
+        **dict.fromkeys(("42P01", "42703", "42804", "42602", "0A000"), unfit),
     }
 
 

@@ -72,6 +72,10 @@ def forbidden(exc: BaseException) -> SinkfenceError | None:
             f"a read-only transaction, or server, writes nothing that could be refused ({message(exc)}): "
             "leave the guard out, or begin a transaction that may write, on the primary"
         )
+    if sqlstate(exc) == "25P01":  # no_active_sql_transaction
+        return NotEnforced(
+            f"no transaction is open here ({message(exc)}): turn autocommit off, and guard one"
+        )
     if sqlstate(exc) == "42501":  # insufficient_privilege
         return SchemaMismatch(
             f"this role may not use sinkfence here ({message(exc)}): "

@@ -96,3 +96,9 @@ def test_a_database_without_marks_says_so(dsn):
     with engine.connect() as conn, pytest.raises(SchemaMismatch, match="install"):
         marks(conn)
     engine.dispose()
+
+
+def test_a_prefix_that_no_job_can_have_is_refused(db):
+    """Before anything is sent."""
+    with pytest.raises(ValueError, match="NUL"):
+        marks(db.admin, "\0")

@@ -316,6 +316,27 @@ def test_a_step_that_ends_its_transaction_has_no_result(db, token, kind, end):
     )
 
 
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "asyncpg"])
+def test_there_is_no_step_in_autocommit(db, token, driver):
+    """It would be a transaction of its own, which nobody has guarded."""
+    db.arm(token())
+
+    async def asynchronous():
+        engine = sa_aio.create_async_engine(db.url(driver), isolation_level="AUTOCOMMIT")
+        async with engine.connect() as conn:
+            with pytest.raises(NotEnforced):
+                await aio.once(conn, token(), "step", pytest.fail)
+        await engine.dispose()
+
+    if driver == "asyncpg":
+        db.run(asynchronous())
+        return
+    with db.engine(driver) as engine:
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+            with pytest.raises(NotEnforced):
+                once(conn, token(), "step", pytest.fail)
+
+
 def test_a_step_is_no_part_of_itself(db, token):
     """Called again while it is under way, it is refused."""
     db.arm(token())
@@ -510,6 +531,8 @@ def test_writers_can_neither_clean_nor_rewrite(db, token, old_entries):
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege), conn.transaction():
                 conn.execute(refused)
+        with pytest.raises(SchemaMismatch, match="clean_ledger TO"):
+            clean_ledger(conn, timedelta(days=1))
         conn.rollback()
 
 

@@ -484,7 +484,7 @@ def test_other_tables_that_cannot_be_protected(db, shop):
         protect(db.admin, "sinkfence.mark")
     with pytest.raises(SchemaMismatch, match="permission denied"):
         protect(db.admin, "pg_class")
-    for missing in (f"{shop}.nothing", "orders", "no such.name", "a..b", "", "1"):
+    for missing in (f"{shop}.nothing", "orders", "no such.name", "a..b", "a.b.c", "", "1"):
         with pytest.raises((SchemaMismatch, ValueError)):
             protect(db.admin, missing)
 

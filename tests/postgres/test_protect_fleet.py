@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from sinkfence.errors import JobMismatch, MissingToken, SchemaMismatch
-from sinkfence_postgres import doctor, protect, refusal, transaction
+from sinkfence_postgres import PostgresSink, doctor, protect, refusal, transaction
 
 
 @pytest.fixture
@@ -148,6 +148,37 @@ def test_counting_goes_on_without_its_counter(db, orders, finding):
     assert misses(finding()) == 1
     protect(db.admin, orders)
     assert db.admin.execute("select sinkfence.counter(%s)", (orders,)).fetchone() == (None,)
+
+
+def test_counting_makes_nobody_fail_who_may_not_count(own_db):
+    """Where the sequence was taken from everybody, a writer writes, and is told as ever."""
+    own_db.admin.execute("create table orders (job text); grant insert on orders to public")
+    protect(own_db.admin, "orders", warn_only=True)
+    own_db.admin.execute("revoke all on all sequences in schema public from public")
+    own_db.admin.execute("set role sinkfence_writer")
+    told = []
+    own_db.admin.add_notice_handler(lambda notice: told.append(notice.message_primary))
+    write(own_db.admin, "orders")
+    assert len(told) == 1
+
+
+def test_a_partition_that_is_detached_looks_at_no_row(db, orders, token):
+    """It refuses whoever comes without a guard, until it is protected by itself."""
+    db.admin.execute(
+        f"create table {orders}_all (job text) partition by list (job);"
+        f"create table {orders}_one partition of {orders}_all default"
+    )
+    try:
+        protect(db.admin, f"{orders}_all", job_id="job")
+        db.admin.execute(f"alter table {orders}_all detach partition {orders}_one")
+        PostgresSink(db.dsn).arm(token())
+        with pytest.raises(psycopg.Error) as caught:
+            write(db.admin, f"{orders}_one")
+        assert isinstance(refusal(caught.value), MissingToken)
+        with db.connect() as conn, transaction(conn, token()):
+            write(conn, f"{orders}_one", "another")
+    finally:
+        db.admin.execute(f"drop table {orders}_all, {orders}_one")
 
 
 def test_partitions_are_protected_each_by_itself(db, orders, finding, token):

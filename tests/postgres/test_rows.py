@@ -398,3 +398,7 @@ def test_in_sql(db, token):
     with pytest.raises(psycopg.Error) as caught:
         db.admin.execute(change, ("z", 7))
     assert caught.value.sqlstate == "SF001"
+    for wrong in (None, -5, 0, 10**15):
+        with pytest.raises(psycopg.errors.InvalidParameterValue):
+            db.admin.execute(change, ("z", wrong))
+    assert db.admin.execute("select text, generation from doc").fetchall() == [("y", 8)]

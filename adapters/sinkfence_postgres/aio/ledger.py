@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sinkfence.sinks import Bearer
 from sinkfence_postgres import connections, ledger
 from sinkfence_postgres.aio.connections import KINDS, run, settle
+from sinkfence_postgres.refusals import explained
 from sinkfence_postgres.transactions import Attempt, translating
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ async def clean_ledger(conn: psycopg.AsyncConnection[Any] | AsyncConnection, old
     """As `sinkfence_postgres.clean_ledger`."""
     tx = connections.expect(conn, *KINDS)
     query, gone = ledger.cleaning(older_than), 0
-    with translating(Attempt()):
+    with explained(ledger.MEANINGS):
         while True:
             async with nullcontext() if connections.is_open(tx) else connections.begun(tx):
                 batch: int = (await run(tx, query))[0][0]

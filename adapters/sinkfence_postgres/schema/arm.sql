@@ -48,6 +48,7 @@
   -- Ends the sessions in which an earlier owner's transaction is open, as far as the caller's own login has opened
   -- them. Their number. The mark is held meanwhile. Without that:
   --   evict: not stale | successor: arm, guard | evict: ends the successor's session, of another generation than its own
+  -- Generations are told apart modulo 65536: who is exactly that far behind is taken for one's own, and stays.
   -- Only a first mark can't be held. Before it there is nobody to end, and between two statements hardly anybody comes.
   create or replace function sinkfence.evict(job_id text, generation bigint, owner text) returns bigint
   language plpgsql volatile security invoker set search_path = pg_catalog, pg_temp as $fn$

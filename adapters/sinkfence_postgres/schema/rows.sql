@@ -7,6 +7,9 @@
       raise exception 'sinkfence: a column of type % is no place for a generation: make it bigint', pg_typeof(seen)
         using errcode = 'SF005';
     end if;
+    if (generation between 1 and 999999999999999) is not true then  -- null would make the row everybody's again
+      raise exception 'sinkfence: a generation is from 1 to 999999999999999, not %', generation using errcode = '22023';
+    end if;
     if seen > generation then
       raise exception 'sinkfence: generation % of job % is stale, a row has %', generation, to_json(job_id), seen
         using errcode = 'SF001', hint = 'Stop: no retry with this token can succeed.',
