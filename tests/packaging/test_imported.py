@@ -17,7 +17,8 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 OURS = {"sinkfence", "sinkfence_postgres", "sinkfence_s3", "sinkfence_http"}
 DRIVERS = {"psycopg", "psycopg2", "asyncpg"}  # SQLAlchemy imports these, as a URL names them
-CONTESTANTS = {name: [name] for name in ("fencekit", "matplotlib", "obstore")}  # they needn't be installed
+CONTESTANTS = {name: [name] for name in ("fencekit", "matplotlib", "obstore", "stormlock")}
+CONTESTANTS |= {"sentinel": ["sentinel-coordination"], "mithril": ["mithril-locks"]}  # needn't be installed
 TYPES_ALONE = {"mypy_boto3_s3"}  # imported under TYPE_CHECKING
 
 
