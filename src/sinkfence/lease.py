@@ -116,7 +116,8 @@ class Lease(BaseLease):
         """Record the job as done for ever. The store decides, whatever this side thinks of the term.
 
         Args:
-            result: JSON of at most 64 KiB, 100 deep at most, which whoever tries to acquire the job gets with JobCompleted.
+            result: JSON, at most 64 KiB and nested 100 deep, which whoever tries to acquire the job gets with
+                JobCompleted.
             conn: a transaction of the caller's: the success is provisional until its commit, which stands
                 even where it came too late for the heartbeat. See `renew`.
 

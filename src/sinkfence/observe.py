@@ -40,7 +40,8 @@ class _Log(logging.LoggerAdapter[logging.Logger]):
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         """Log it, as of the line that called."""
         with suppress(Exception):
-            super().log(level, msg, *args, **{"stacklevel": 2, **kwargs})
+            kwargs.setdefault("stacklevel", 2)
+            super().log(level, msg, *args, **kwargs)
 
 
 log: Final = _Log(logging.getLogger("sinkfence"), {})
