@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -114,8 +115,9 @@ class Reader(io.BufferedReader):
     """The content of a fenced object: a seekable binary file, and its `stat`.
 
     Up to 256 KiB it is in memory, already verified. What is longer is streamed, and read by ranges where the
-    reader seeks; its SHA-256 is verified at the end if all of it was read from the beginning on. A connection
-    that breaks is made again. Close it, or use it in a `with` block: it may hold a connection.
+    reader seeks; its SHA-256 is verified at the end if all of it was read from the beginning on, each time. A
+    connection that breaks is made again; where a read fails all the same, the file stands where it stood.
+    Close it, or use it in a `with` block: it may hold a connection.
 
     Raises:
         SchemaMismatch: on reading, the content is damaged.
@@ -126,6 +128,28 @@ class Reader(io.BufferedReader):
         super().__init__(raw, BUFFER)
         self.stat: Final = stat
 
+    def read(self, size: int | None = -1, /) -> bytes:
+        with self._standing():
+            return super().read(size)
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        with self._standing():
+            return super().readinto(buffer)
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        with self._standing():
+            return super().readline(size)
+
+    @contextmanager
+    def _standing(self) -> Generator[None]:
+        at = self.tell()
+        try:
+            yield
+        except BaseException:
+            # What had been read by then is lost with the error: whoever reads on must not miss it unseen.
+            self.seek(at)
+            raise
+
 
 class Stream(io.RawIOBase):
     """A data object, read in order as long as nobody seeks."""
@@ -134,11 +158,11 @@ class Stream(io.RawIOBase):
         self._exchange = exchange
         self._content = content
         self._at = 0
-        self._next = 0
-        """Where the open body goes on."""
+        self._next = 0  # where the open body goes on
         self._hash = hashlib.sha256()
         self._hashed = 0
         """How many bytes from the beginning have been hashed, without a gap."""
+        self._damaged = False
         self._body = self._open()
 
     def readable(self) -> bool:
@@ -148,9 +172,13 @@ class Stream(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
+            raise ValueError(f"whence is 0, 1 or 2, not {whence!r}")
         at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._content.size}[whence]
         if at < 0:
             raise ValueError("a file has no place before its beginning")
+        if at == 0:  # read once more, it is verified once more
+            self._hash, self._hashed = hashlib.sha256(), 0
         self._at = at
         return at
 
@@ -165,7 +193,9 @@ class Stream(io.RawIOBase):
             self._hash.update(data[self._hashed - self._at :])
             self._hashed = self._at + len(data)
             if self._hashed == self._content.size and self._hash.hexdigest() != self._content.sha256:
-                damaged(self._exchange.key, "its SHA-256 is another")
+                self._damaged = True
+        if self._damaged:
+            damaged(self._exchange.key, "its SHA-256 is another")
         self._at += len(data)
         return len(data)
 

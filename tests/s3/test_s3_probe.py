@@ -143,6 +143,7 @@ def test_two_refusals_at_once_change_the_form_once(toy, client_at, aside):
         assert [first().requests, second().requests] == [3, 3]
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of Python 3.12 on: it is the point
 def test_a_child_forked_during_the_probe_probes_by_itself(toy, client_at, aside):
     """The thread that would release the lock is not in the child."""
     bucket = FencedBucket(client_at(toy.endpoint), "bkt")

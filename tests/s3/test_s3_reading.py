@@ -1,0 +1,81 @@
+"""A reader gives nothing unverified after it has said so, and goes on where it stood."""
+
+import io
+import os
+
+import pytest
+from botocore.exceptions import BotoCoreError
+
+from sinkfence.errors import SchemaMismatch
+from sinkfence.tokens import Token
+
+A = Token("j", 3_000_000_007, "a:1")
+LONG = b"".join(b"%07d\n" % number for number in range(300_000))
+
+
+@pytest.fixture
+def data(fenced, s3_client, bucket_name):
+    """The data object of r, to be changed by other means."""
+    fenced.object("r").put(LONG, A)
+    return {"Bucket": bucket_name, "Key": fenced.object("r").stat().data_key}
+
+
+def test_damage_is_told_again_whenever_it_is_read_on(fenced, s3_client, data):
+    """The bytes whose SHA-256 was found to be another are not given to who tries once more."""
+    s3_client.put_object(**data, Body=b"x" * len(LONG))
+    with fenced.object("r").get() as file:
+        for _ in range(2):
+            with pytest.raises(SchemaMismatch):
+                file.read()
+            file.seek(0)
+        with pytest.raises(SchemaMismatch):
+            file.read(10)
+    with fenced.object("r").get() as file:
+        with pytest.raises(SchemaMismatch):
+            while file.read(100_000):
+                pass
+        for _ in range(3):
+            with pytest.raises(SchemaMismatch):
+                file.read(100_000)
+
+
+def test_what_is_read_once_more_is_verified_once_more(fenced, s3_client, data):
+    """The first time it was whole; it was changed before the second."""
+    with fenced.object("r").get() as file:
+        assert file.read() == LONG
+        s3_client.put_object(**data, Body=b"x" * len(LONG))
+        file.seek(0)
+        with pytest.raises(SchemaMismatch):
+            file.read()
+
+
+@pytest.mark.parametrize("how", ["read", "readinto", "readline"])
+def test_after_a_read_that_failed_the_file_stands_where_it_stood(fenced, through, proxy, how):
+    """Some of it had come by then: who catches the error and reads on misses nothing."""
+    body = os.urandom(6_000_000).replace(b"\n", b"-")
+    fenced.object("r").put(body, A)
+    with through.object("r").get() as file:
+        assert file.read(100_000) == body[:100_000]
+        for _ in range(3):
+            proxy.once("GET", "reset", where=r"/r\.d/")
+        file.raw._drop()
+        call = {
+            "read": lambda: file.read(5_000_000),
+            "readinto": lambda: file.readinto(bytearray(5_000_000)),
+            "readline": file.readline,
+        }[how]
+        with pytest.raises(BotoCoreError):
+            call()
+        assert proxy.rules == []
+        assert file.tell() == 100_000
+        assert file.read() == body[100_000:]
+
+
+def test_a_place_is_counted_from_where_files_are(fenced, data):
+    """Of holes and other systems' ways to count a file here knows nothing."""
+    with fenced.object("r").get() as file:
+        for whence in (3, 4, 9):
+            with pytest.raises(ValueError, match="whence"):
+                file.seek(0, whence)
+        assert file.seek(-8, io.SEEK_END) == len(LONG) - 8
+        assert file.read() == b"0299999\n"
