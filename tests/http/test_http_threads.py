@@ -1,0 +1,104 @@
+"""Work that a coroutine has handed to a thread: inside a host's gate only if it survives a cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import anyio.to_thread
+import pytest
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
+
+from sinkfence import Token
+from sinkfence_http.aio import HostGate
+from sinkfence_http.answers import Refused
+
+
+async def django(work: Callable[[], None]) -> None:
+    """As Django has it: each request in a context of its own, which ends with its thread."""
+    async with ThreadSensitiveContext():
+        await sync_to_async(work)()
+
+
+async def shielded(work: Callable[[], None]) -> None:
+    """As docs/how-to/fence-without-a-database.md has it."""
+    thread = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await asyncio.shield(thread)
+    finally:
+        await asyncio.wait([thread])
+
+
+def by_task(request: Callable[[], Any]) -> tuple[Any, Callable[[], Any]]:
+    """A request that its framework ends by cancelling its task, as Django does when its client has gone."""
+    task = asyncio.ensure_future(request())
+    return task, task.cancel
+
+
+def by_scope(request: Callable[[], Any]) -> tuple[Any, Callable[[], Any]]:
+    """A request that its framework ends by a scope of anyio's, as Starlette does."""
+    scope = anyio.CancelScope()
+
+    async def scoped() -> None:
+        with scope:
+            await request()
+
+    return asyncio.ensure_future(scoped()), scope.cancel
+
+
+@pytest.mark.parametrize(
+    ("way", "begin", "effects"),
+    [
+        (asyncio.to_thread, by_task, [8, 7]),
+        (asyncio.to_thread, by_scope, [8, 7]),
+        (anyio.to_thread.run_sync, by_task, [8, 7]),
+        (anyio.to_thread.run_sync, by_scope, [7, 8]),
+        (django, by_task, [7, 8]),
+        (shielded, by_task, [7, 8]),
+    ],
+    ids=["to_thread-task", "to_thread-scope", "anyio-task", "anyio-scope", "django-task", "shielded-task"],
+)
+def test_a_cancelled_request_whose_thread_works_on(tmp_path, way, begin, effects):
+    """A bare to_thread lets 7 write after 8, and anyio's does when a task is cancelled: the docs say so.
+
+    These rows have to fail as long as they do. Who waits for the thread's end keeps 8 out until then.
+    """
+    written: list[int] = []
+    working, go, done = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        working.set()
+        go.wait()
+        written.append(7)
+        done.set()
+
+    async def race() -> None:
+        gate = HostGate(tmp_path, drain_timeout=0.2)
+        seven, eight = (Token("job", number, f"o{number}") for number in (7, 8))
+        await gate.announce(seven)
+
+        async def request() -> None:
+            async with gate.enter(seven):
+                await way(work)
+
+        task, cancel = begin(request)
+        await asyncio.to_thread(working.wait)
+        cancel()
+        holds = effects == [7, 8]
+        if holds:
+            with pytest.raises(Refused):
+                await gate.announce(eight)
+            go.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await gate.announce(eight)
+        async with gate.enter(eight):
+            written.append(8)
+        go.set()
+        await asyncio.to_thread(done.wait)
+
+    asyncio.run(race())
+    assert written == effects
