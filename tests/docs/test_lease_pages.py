@@ -153,9 +153,17 @@ def zookeeper() -> Iterator[KazooClient]:
             "clientPortAddress=127.0.0.1\nadmin.enableServer=false\n"
         )
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        return [JAVA, "-Xmx128m", "-Dlog4j.configuration=none", "-cp", ZOOKEEPER, main, settings]
+        quick = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j.configuration=none"]
+        return [JAVA, *quick, "-cp", ZOOKEEPER, main, settings]
 
     with server("ZooKeeper", words) as port:
+        answer = b""
+        while (
+            b"Mode: " not in answer
+        ):  # it accepts before it serves, and would leave a client without an answer
+            with socket.create_connection(("127.0.0.1", port), timeout=5) as sock:
+                sock.sendall(b"srvr")
+                answer = sock.recv(4096)
         client = KazooClient(f"127.0.0.1:{port}")
         client.start(60)
         yield client
