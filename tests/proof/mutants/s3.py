@@ -257,4 +257,11 @@ S3: tuple[Mutant, ...] = (
             ),
         ),
     ),
+    Mutant(
+        "a failed write forgotten",
+        "s3.caught",
+        "D7",
+        "who catches the error and writes on has a content with a gap put, and is told of success",
+        (Edit(UPLOADS, "        self._broken = True\n", ""),),
+    ),
 )

@@ -16,6 +16,8 @@ from sinkfence_s3 import FencedBucket
 NAME = "report"
 LONG = 300 * 1024
 """Bytes: more than a register holds."""
+PART = 8 * 1024 * 1024
+"""Bytes: as many as are sent at a time."""
 BESIDE = ".d/"
 """In the key of what lies beside a register."""
 
@@ -103,18 +105,18 @@ class Desk:
             events.unregister("before-send.s3.PutObject", before_send)
 
     @contextmanager
-    def silent(self) -> Generator[None]:
-        """Have the first client read nothing."""
+    def silent(self, operation: str = "GetObject") -> Generator[None]:
+        """Have the first client hear nothing of this: of what it reads, unless another is named."""
 
         def before_send(request: Any, **_: object) -> None:
             lost(request)
 
         events = self.clients[0].meta.events
-        events.register("before-send.s3.GetObject", before_send)
+        events.register(f"before-send.s3.{operation}", before_send)
         try:
             yield
         finally:
-            events.unregister("before-send.s3.GetObject", before_send)
+            events.unregister(f"before-send.s3.{operation}", before_send)
 
 
 def lost(request: Any) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from botocore.exceptions import ConnectionClosedError
 from botocore.httpsession import URLLib3Session
 
 from mutants.scenes import Ground, Scene
-from mutants.scenes.desks import NAME, Desk, lost
+from mutants.scenes.desks import NAME, PART, Desk, lost
 from sinkfence.errors import Conflict, OutcomeUnknown, StaleToken
 from sinkfence.tokens import Token
 
@@ -258,4 +259,19 @@ def nothing_read_back(ground: Ground) -> Scene:
         with desk.sending(applied), desk.silent():
             report.put(desk.long(a, attempt), a)
     scene.look()
+    return scene
+
+
+def caught(ground: Ground) -> Scene:
+    """A writes a file; of its second piece nothing can be sent, and A catches that, and goes on."""
+    desk = Desk(ground)
+    scene, (a, report) = desk.scene, desk.first_tenure()
+    with suppress(ValueError), scene.writing(a) as attempt:
+        pieces = [f"{attempt} {number}".encode().ljust(PART) for number in range(3)]
+        desk.body(a, attempt, b"".join(pieces))
+        with report.open(a) as file:
+            file.write(pieces[0])
+            with desk.silent("CreateMultipartUpload"), suppress(ConnectionClosedError):
+                file.write(pieces[1])
+            file.write(pieces[2])
     return scene
