@@ -10,6 +10,7 @@ from sinkfence.errors import NotEnforced
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_postgres import connections, statements
+from sinkfence_postgres.sessions import connected
 from sinkfence_postgres.transactions import Attempt, guard, translating
 
 if TYPE_CHECKING:
@@ -49,17 +50,27 @@ def bind_sessions(sessions: Any, bearer: Bearer) -> None:
     """Guard each connection of each session: every one of them commits by itself."""
     from sqlalchemy import event
 
+    guarded: WeakSet[Any] = WeakSet()
+
     def begun(session: Any, transaction: Any, conn: sqlalchemy.Connection) -> None:
         if not transaction.nested:
             try:
                 guard(conn, bearer)
                 _listen(conn, statements.shown([bearer]))
+                guarded.add(conn.get_transaction())
             except BaseException:
                 # The session has the connection already, and would go on with it: unguarded.
                 conn.invalidate()
                 raise
 
+    def committing(session: Any) -> None:
+        # A listener of the user's that comes first and fails keeps `begun` from being called.
+        for conn in connected(session.get_transaction()):
+            if not conn.invalidated and conn.get_transaction() not in guarded:
+                raise NotEnforced("this transaction was begun without its guard: roll back, and begin again")
+
     event.listen(sessions, "after_begin", begun)
+    event.listen(sessions, "before_commit", committing)
 
 
 def bind_engine(engine: Any, bearer: Bearer) -> None:

@@ -35,14 +35,14 @@ def hold(session: Session) -> None:
 def _judge(session: Session, *_: object) -> None:
     """At a new connection, and once more at the commit: the first refusal may have been swallowed."""
     transaction = session.get_transaction()
-    if transaction is session.info.get(GUARDED) and len(_connections(transaction)) > 1:
+    if transaction is session.info.get(GUARDED) and len(connected(transaction)) > 1:
         raise NotEnforced(
             "this session writes through more than one connection, and one is guarded: "
             "use a session that is bound to a single engine or connection"
         )
 
 
-def _connections(transaction: Any) -> set[Connection]:
+def connected(transaction: Any) -> set[Connection]:
     """Return what a session's transaction has begun; SQLAlchemy has no public name for it."""
     return {conn for conn, *_ in transaction._connections.values()}
 

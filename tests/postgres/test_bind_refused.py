@@ -108,6 +108,28 @@ def test_what_the_server_has_refused_writes_nothing_by_trying_again(db, token, b
     assert db.notes() == ["armed"]
 
 
+def test_a_listener_of_the_users_own_that_fails_first_leaves_nothing_to_commit(db, lease):
+    """Where it raises, the guard is never asked for, and the session has its connection already."""
+
+    def failing(*_):
+        raise RuntimeError
+
+    with db.engine() as engine:
+        sessions = orm.sessionmaker(engine)
+        sa.event.listen(sessions, "after_begin", failing)
+        with bind(sessions, lease)() as session:
+            with pytest.raises(RuntimeError):
+                write(session, "unguarded")
+            write(session, "unguarded")
+            with pytest.raises(NotEnforced, match="roll back"):
+                session.commit()
+            session.rollback()
+            sa.event.remove(sessions, "after_begin", failing)
+            write(session, "guarded")
+            session.commit()
+    assert db.notes() == ["guarded"]
+
+
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
 def test_autocommit_and_two_phase_commit_write_nothing_by_trying_again(db, lease, driver):
     """Where each statement would be a transaction of its own, or the last word another's."""
