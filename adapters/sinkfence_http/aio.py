@@ -57,6 +57,10 @@ class Fence:
         """As `sinkfence_http.Fence.admit`."""
         return passage_of(scope).admit(job_id)
 
+    def step(self, scope: Mapping[str, Any], name: str) -> str:
+        """As `sinkfence_http.Fence.step`."""
+        return passage_of(scope).step(name)
+
 
 class AuthorityLookup:
     """As `sinkfence_http.AuthorityLookup`; what `current` returns is awaited."""

@@ -88,6 +88,7 @@ class FencingMiddleware:
         fence = self._fence
         async with AsyncExitStack() as stack:
             claim: AsyncClaim | None = None
+            record: str | None = None
             digest = b""
             try:
                 values = _values(scope, _TOKEN)
@@ -104,8 +105,9 @@ class FencingMiddleware:
                     digest, receive = await _read(scope, receive, fence.replay.max_body)
                 watch = await stack.enter_async_context(fence.gate.enter(token))
                 if fence.replay is not None and key is not None:
-                    record = key_of(fence, scope, values[0], token, key), _fingerprint(scope, token, digest)
-                    claim = await stack.enter_async_context(fence.replay.claim(token, *record))
+                    record = key_of(fence, scope, values[0], token, key)
+                    fingerprint = _fingerprint(scope, token, digest)
+                    claim = await stack.enter_async_context(fence.replay.claim(token, record, fingerprint))
             except _Gone:
                 return None
             except Exception as error:  # noqa: BLE001  # whatever it is, the door stays shut
@@ -113,7 +115,7 @@ class FencingMiddleware:
             if claim is not None and (answer := known(claim)) is not None:
                 return await _answer(send, answer)
             # Set on the scope itself, not on a copy: middleware outside reads what routing leaves there.
-            passage = scope[PASSAGE] = Passage(token, fence, fence.strict, watch)
+            passage = scope[PASSAGE] = Passage(token, fence, fence.strict, watch, record)
             recording = Recording(fence.replay.max_body if fence.replay else 0)
             response = _Response(passage, send, claim, recording)
             try:
@@ -170,7 +172,7 @@ class _Response:
         claim, self._claim = self._claim, None
         if claim is None:
             return
-        kept = self._recording.kept() if self._passage.begun else None
+        kept = self._recording.kept() if self._passage.admitted else None
         try:
             if kept is not None:
                 await claim.keep(kept)

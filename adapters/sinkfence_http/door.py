@@ -51,14 +51,17 @@ UNWATCHED: Final = Unwatched()
 class Passage:
     """One request that the door has let in, from there to its answer."""
 
-    def __init__(self, token: Token, door: object, strict: bool, watch: Watch) -> None:
+    def __init__(
+        self, token: Token, door: object, strict: bool, watch: Watch, record: str | None = None
+    ) -> None:
         self.token = token
+        self._record = record
         self.door = door
         """Whose door it was: a request passes each door once, however often that is mounted."""
         self._strict = strict
         self._watch = watch
         self._admitted = False
-        self._mismatch: JobMismatch | None = None
+        self._mismatch: JobMismatch | Refused | None = None
         self._refusal: Answer | None = None
         self._forgotten = False
 
@@ -70,6 +73,13 @@ class Passage:
         self._admitted, self._mismatch = True, None
         return self.token
 
+    def step(self, name: str) -> str:
+        """Return the name of a step of this request under its key, as `Fence.step`."""
+        if self._record is None:
+            self._mismatch = Refused(KEY_REQUIRED)  # a framework may make a 500 of it
+            raise self._mismatch
+        return f"{name} {self._record}"
+
     def judge(self, status: int) -> Answer | None:
         """Return what must be answered instead when the handler's response starts, None if it may go out.
 
@@ -79,7 +89,7 @@ class Passage:
         """
         if self._refusal is not None:  # of an error that the framework answers, see frameworks.install
             return self._refusal
-        refused: SinkfenceError | None = self._watch.refused or self._mismatch
+        refused: Exception | None = self._watch.refused or self._mismatch
         if isinstance(refused, StaleToken) or (refused is not None and status >= 500):
             return self._answer(refused)
         # A redirect vouches for an effect as a 200 does, but for one that asks for the write once more.
@@ -124,8 +134,13 @@ class Passage:
         return self.begun if self._watch.applied is None else self._watch.applied
 
     @property
+    def admitted(self) -> bool:
+        """Whether the handler has named its job. No earlier answer is kept: it may be that of a login."""
+        return self._admitted
+
+    @property
     def begun(self) -> bool:
-        """Whether the handler has begun with its work: to admit comes before. No earlier answer is kept."""
+        """Whether the handler may have begun with its work: a strict one admits before."""
         return self._admitted or not self._strict
 
     def undone(self, status: int | None) -> bool:

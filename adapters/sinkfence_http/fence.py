@@ -74,6 +74,18 @@ class Fence:
         """
         return passage_of(environ).admit(job_id)
 
+    def step(self, environ: Mapping[str, Any], name: str) -> str:
+        """Return the step that this request is under its Idempotency-Key, to be passed to `once`.
+
+        Who is asking is a part of it, as of the record of the answer: another customer's request under the
+        same key is another step. It has 65 bytes more than `name`.
+
+        Raises:
+            MissingToken: the request came in without one.
+            Refused: it has no Idempotency-Key, or the fence has no replay: answered with 400.
+        """
+        return passage_of(environ).step(name)
+
 
 class Recorded(Protocol):
     """What a record's key is made with, of a fence of either kind."""

@@ -72,6 +72,7 @@ class FencingMiddleware:
         fence = self._fence
         with ExitStack() as stack:
             claim: Claim | None = None
+            record: str | None = None
             try:
                 values = _values(environ, _TOKEN)
                 token = present(values, fence.verifier)
@@ -91,7 +92,7 @@ class FencingMiddleware:
                 return _answer(start_response, turn_away(error))
             if claim is not None and (answer := known(claim)) is not None:
                 return _answer(start_response, answer)
-            passage = environ[PASSAGE] = Passage(token, fence, fence.strict, watch)
+            passage = environ[PASSAGE] = Passage(token, fence, fence.strict, watch, record)
             recording = Recording(fence.replay.max_body if fence.replay else 0)
             response = _Response(passage, start_response, claim, recording)
             # The handler may run on while its body is read: the gate is held until the server calls close().
@@ -164,7 +165,7 @@ class _Response:
         claim, self._claim = self._claim, None
         if claim is None:
             return
-        kept = self._recording.kept() if self._passage.begun else None
+        kept = self._recording.kept() if self._passage.admitted else None
         try:
             if kept is not None:
                 claim.keep(kept)

@@ -126,6 +126,42 @@ def test_readme(
     assert entries(engine, "payment", "account") == [17]
 
 
+def test_answer_repeated_requests_of_two_customers(
+    run_page: RunPage, engine: Engine, signing: tuple[SignedTokens, TokenSigner]
+) -> None:
+    """Bob's payment under the key that ann has used is his own, also where no answer was kept; a key may be long."""
+    names = run_page("docs/how-to/answer-repeated-requests.md", engine=engine, verifier=signing[0])
+    names["app"].wsgi_app._fence = names["by_customer"]  # mounted instead of the first one
+    client = names["app"].test_client()
+
+    def pay(customer: str, key: str) -> tuple[str, Any]:
+        headers = {
+            "Fencing-Token": signing[1](Token("account-17", 7, "worker-a:1f0c")),
+            "Idempotency-Key": key,
+        }
+        answer = client.post("/accounts/17", headers=headers, environ_overrides={"customer": customer})
+        return answer.headers["Fencing-Status"], answer.json
+
+    assert pay("ann", "k") == ("accepted", {"payment": 1})
+    assert pay("bob", "k") == ("accepted", {"payment": 2})
+    with engine.begin() as db:
+        db.execute(text("delete from sinkfence.ledger where scope like 'http:%'"))
+    assert pay("ann", "k") == ("accepted", {"payment": 1})
+    assert pay("bob", "k") == ("accepted", {"payment": 2})
+    assert pay("ann", "k" * 255) == ("accepted", {"payment": 3})
+
+
+def test_a_step_of_a_request_without_a_key(
+    run_page: RunPage, engine: Engine, signing: tuple[SignedTokens, TokenSigner]
+) -> None:
+    """It has none: 400, and nothing is paid."""
+    names = run_page("docs/how-to/answer-repeated-requests.md", engine=engine, verifier=signing[0])
+    headers = {"Fencing-Token": signing[1](Token("account-17", 7, "worker-a:1f0c"))}
+    answer = names["app"].test_client().post("/accounts/17", headers=headers)
+    assert (answer.status_code, answer.headers["Fencing-Status"]) == (400, "idempotency-key-required")
+    assert entries(engine, "payment", "account") == []
+
+
 def test_the_rule(run_page: RunPage) -> None:
     """The rule's own example refuses 7 after 8."""
     run_page("docs/explanation/the-rule.md")
