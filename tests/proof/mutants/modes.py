@@ -159,7 +159,10 @@ MODES: tuple[Mutant, ...] = (
         "bound.over",
         "D9",
         "who takes the refusal for a passing one and tries again is let in by the second attempt",
-        (Edit(BINDING, "                conn.invalidate()\n", ""),),
+        (
+            Edit(BINDING, "                conn.invalidate()\n", ""),
+            Edit(BINDING, '    event.listen(sessions, "before_commit", committing)\n', ""),
+        ),
     ),
     Mutant(
         "a bound engine that goes on after its refusal",
