@@ -261,3 +261,22 @@ def test_a_writer_needs_no_more_than_its_role(db, dsn):
 
 def login(dsn: str, role: str) -> str:
     return make_conninfo(**{**conninfo_to_dict(dsn), "user": role, "password": "x"})
+
+
+def test_a_database_that_ends_idle_transactions_leaves_the_lock(dsn, db):
+    """Its time limits are not for a claim: the handler may take longer, and a repetition is in progress."""
+    limits = ["idle_in_transaction_session_timeout"]
+    if db.info.server_version >= 170000:
+        limits.append("transaction_timeout")
+    options = " ".join(f"-c {limit}=300" for limit in limits)
+    sink = PostgresSink(make_conninfo(dsn, options=options))
+    sink.announce(token())
+    replay = sink.replay()
+    with replay.claim(token(), "k", "f") as first:
+        assert first.state == "run"
+        db.execute("select pg_sleep(0.6)")  # twice what they allow
+        with replay.claim(token(), "k", "f") as again:
+            assert again.state == "in-progress"
+        first.keep("done")
+    with replay.claim(token(), "k", "f") as last:
+        assert (last.state, last.answer) == ("answered", "done")

@@ -20,6 +20,10 @@
   language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $fn$
   begin
     perform sinkfence.recognise(job_id, generation, owner);  -- a stale owner is told nothing
+    -- The transaction idles for as long as the handler runs. Were it ended for that, the lock would be lost, and a
+    -- repetition would run beside the first one; the answer would be kept nowhere.
+    perform set_config(s.name, '0', true) from pg_settings s
+     where s.name in ('idle_in_transaction_session_timeout', 'transaction_timeout');
     free := pg_try_advisory_xact_lock(hashtextextended(key || ':' || generation, 7308332182883852906));
     select l.fingerprint, l.result::text into claim.fingerprint, claim.answer from sinkfence.ledger l
      where l.scope = 'http:' || claim.job_id collate "C" and l.key = claim.key collate "C";
