@@ -164,10 +164,11 @@ class Job:
             if fd is None:
                 return False
             # Whoever gets in after this reads the mark after this: what is below it stays outside for ever.
-            mark = self._read_mark()
-            if mark is None:
+            if self._read_mark() is None:
                 raise NotEnforced(f"{self._mark} has gone: a mark must never be deleted")
-            os.pwrite(fd, files.seal(str(mark.generation)), 0)
+            # Our own generation, and not a newer one that the mark may show: 9 has written it, and waits for
+            # the disk. Were 9 noted here, its next request would get in before its mark is durable.
+            os.pwrite(fd, files.seal(str(max(self._drained(), self._token.generation))), 0)
             return True
 
     def _enter(self) -> bool:

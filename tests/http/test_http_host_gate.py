@@ -412,3 +412,30 @@ def test_a_drain_timeout_that_is_none(tmp_path, patience):
     """It is a number of seconds."""
     with pytest.raises(ValueError, match="drain_timeout"):
         HostGate(tmp_path, drain_timeout=patience)
+
+
+def test_a_mark_that_is_not_durable_yet_lets_nobody_in(tmp_path, monkeypatch):
+    """9 has written its mark and waits for the disk; 8 is done waiting for 7 meanwhile: 9 is not taken for armed."""
+    gate, fsync = HostGate(tmp_path), os.fsync
+    gate.announce(token(7))
+    disk, written = threading.Event(), threading.Event()
+
+    def slow(fd: int) -> None:
+        if threading.current_thread().name == "nine" and not disk.is_set():
+            written.set()
+            disk.wait()
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    with gate.enter(token(7)):
+        eight = gate.job(token(8)).announcing()
+        assert next(eight) > 0
+        nine = threading.Thread(target=lambda: gate.announce(token(9)), name="nine")
+        nine.start()
+        written.wait()
+    assert list(eight) == []  # 7 has left, which is noted by 8
+    with pytest.raises(NotArmed):
+        gate.check(token(9))
+    disk.set()
+    nine.join()
+    gate.check(token(9))

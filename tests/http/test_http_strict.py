@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -426,3 +427,30 @@ def test_threads_that_claim_at_once(tmp_path):
     for each in threads:
         each.join()
     assert sorted(states) == ["in-progress"] * 7 + ["run"]
+
+
+def test_what_a_lax_door_answered_before_the_handler_admitted_is_not_kept(tmp_path):
+    """Also with strict=False a 401 of a login is not what its repetition is answered."""
+    gate = HostGate(tmp_path)
+    fence = sinkfence_http.Fence(
+        gate, TrustedNetwork(), replay=gate.replay(), principal=lambda _: "ann", strict=False
+    )
+
+    def app(environ, start_response):
+        start_response("401 Unauthorized", [])
+        return [b"who are you?"]
+
+    door = wsgi.FencingMiddleware(app, fence)
+
+    def ask() -> str:
+        heads: list[dict[str, str]] = []
+        environ = {
+            **{"REQUEST_METHOD": "POST", "PATH_INFO": "/", "wsgi.input": io.BytesIO()},
+            **{"HTTP_FENCING_TOKEN": '"job";g=7;o="o"', "HTTP_IDEMPOTENCY_KEY": "k"},
+        }
+        with contextlib.closing(door(environ, lambda _, headers: heads.append(dict(headers)))) as body:
+            assert list(body)
+        return heads[0]["Fencing-Status"]
+
+    assert ask() == "accepted"
+    assert ask() != "accepted;replayed"
