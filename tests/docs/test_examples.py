@@ -129,7 +129,7 @@ def test_readme(
 def test_answer_repeated_requests_of_two_customers(
     run_page: RunPage, engine: Engine, signing: tuple[SignedTokens, TokenSigner]
 ) -> None:
-    """Bob's payment under the key that ann has used is his own, also where no answer was kept; a key may be long."""
+    """Bob's payment under the key that ann has used is his own, also where no answer was kept."""
     names = run_page("docs/how-to/answer-repeated-requests.md", engine=engine, verifier=signing[0])
     names["app"].wsgi_app._fence = names["by_customer"]  # mounted instead of the first one
     client = names["app"].test_client()
