@@ -102,8 +102,22 @@ class Call:
             if self.unknown:
                 raise OutcomeUnknown(f"{self}: sent without an answer, and its lease is over") from lost
             raise
-        # A body that can't be sent again leaves no second try after token-expired.
-        return self.caller.header(token, anew=self.expired or not self.rewindable)
+        try:
+            # A body that can't be sent again leaves no second try after token-expired.
+            return self.caller.header(token, anew=self.expired or not self.rewindable)
+        except Exception as error:  # noqa: BLE001  # a signer has errors of its own
+            raise self.stopped(error)  # noqa: B904  # which has its cause
+
+    def stopped(self, error: Exception) -> Exception:
+        """Return what an error that keeps the next attempt from being made must be told as."""
+        if not self.unknown:
+            return error
+        unknown = OutcomeUnknown(
+            f"{self}: sent without an answer, and can't be sent again ({error}): repeat with the same "
+            "idempotency key, or read it back"
+        )
+        unknown.__cause__ = error
+        return unknown
 
     def capped(self, seconds: float | None) -> float | None:
         """Return a timeout that doesn't go beyond the lease."""

@@ -142,7 +142,10 @@ def _attempt(call: Call, request: requests.PreparedRequest) -> requests.Prepared
     attempt = request.copy()
     attempt.headers[wire.TOKEN] = call.attempt()
     if call.attempts > 1 and isinstance(getattr(request, "_body_position", None), int):
-        rewind_body(attempt)
+        try:
+            rewind_body(attempt)
+        except (requests.RequestException, ValueError) as error:  # the file was closed, or can't go back
+            raise call.stopped(error)  # noqa: B904  # which has its cause
     return attempt
 
 

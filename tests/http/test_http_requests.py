@@ -92,3 +92,31 @@ def test_a_timeout_is_given_in_any_way_that_requests_takes(session, scripted, ti
 def test_a_session_arms_a_durable_sink(session):
     """The marks behind a service's door outlive its process."""
     assert HttpSink(session, "http://127.0.0.1/").durable is True
+
+
+class Sealed(io.BytesIO):
+    """A body that goes back to its start for nobody."""
+
+    def seek(self, *_: int) -> int:
+        raise OSError("it is a pipe")
+
+
+def test_a_body_that_goes_back_no_more_after_an_attempt_without_an_answer(scripted):
+    """The first attempt may have been applied: that is what is told, and not the trouble with the second."""
+    server = scripted(None)
+    with requests.Session() as http:
+        http.mount(server.url, FencedAdapter(Token("job", 7, "o")))
+        with pytest.raises(OutcomeUnknown) as told:
+            http.post(server.url, data=Sealed(b"1"), headers={"Idempotency-Key": "k"})
+    assert isinstance(told.value.__cause__, requests.exceptions.UnrewindableBodyError)
+
+
+def test_a_signer_that_fails_after_an_attempt_without_an_answer(scripted):
+    """The same where the token must be signed again and can't be."""
+    signatures = iter(["a.b.c"])
+    expired = b"HTTP/1.1 401 No\r\nFencing-Status: token-expired\r\nContent-Length: 0\r\n\r\n"
+    server = scripted(None, expired)
+    with requests.Session() as http:
+        http.mount(server.url, FencedAdapter(Token("job", 7, "o"), sign=lambda _: next(signatures)))
+        with pytest.raises(OutcomeUnknown):
+            http.post(server.url, data=b"1", headers={"Idempotency-Key": "k"})
