@@ -15,6 +15,7 @@ from sinkfence_http import dooronly, verifiers, wire
 from sinkfence_http.answers import STALE, Refused
 from sinkfence_http.door import UNWATCHED, passage_of
 from sinkfence_http.fence import check_parts
+from sinkfence_http.threads import Threads
 from sinkfence_http.verifiers import Verifier
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ class HostGate:
         from sinkfence_http import host  # here, as in the face: Windows can't load it
 
         self._gate = host.HostGate(dir, drain_timeout=drain_timeout)
+        self._threads = Threads()
 
     async def check(self, token: Token) -> None:
         """As `sinkfence_http.HostGate.check`."""
@@ -116,7 +118,8 @@ class HostGate:
             steps = self._gate.job(token).announcing()
             # Each step in a thread, for it writes to the disk, and the waiting between them here. Between two
             # steps nothing is locked: it may be cancelled there. A step that runs is run to its end.
-            while (pause := await asyncio.to_thread(next, steps, None)) is not None:
+            # None of the loop's own threads: handlers that stall may have used those up.
+            while (pause := await self._threads.run(next, steps, None)) is not None:
                 await asyncio.sleep(pause)
 
     @asynccontextmanager
@@ -141,40 +144,41 @@ class HostReplay:
     def __init__(self, replay: host_replay.HostReplay) -> None:
         self.max_body = replay.max_body
         self._replay = replay
+        self._threads = Threads()
 
     @asynccontextmanager
     async def claim(self, token: Token, key: str, fingerprint: str) -> AsyncGenerator[HostClaim]:
         """As `sinkfence.sinks.Replay.claim`."""
-        begun = asyncio.ensure_future(asyncio.to_thread(self._replay.begin, token, key, fingerprint))
+        begun = asyncio.ensure_future(self._threads.run(self._replay.begin, token, key, fingerprint))
         try:
             claim = await asyncio.shield(begun)
         except asyncio.CancelledError:
             # The thread goes on, and what it claims would be "in progress" for as long as this process lives.
-            begun.add_done_callback(_abandon)
+            begun.add_done_callback(self._abandon)
             raise
         try:
-            yield HostClaim(claim)
+            yield HostClaim(claim, self._threads)
         finally:
             claim.close()
 
-
-def _abandon(begun: asyncio.Future[host_replay.HostClaim]) -> None:
-    if not begun.cancelled() and begun.exception() is None:
-        begun.result().leave(undone=True)
+    def _abandon(self, begun: asyncio.Future[host_replay.HostClaim]) -> None:
+        if not begun.cancelled() and begun.exception() is None:
+            self._threads.start(begun.result().leave, undone=True)  # it may wait for the file: not the loop
 
 
 class HostClaim:
     """As the sync one."""
 
-    def __init__(self, claim: host_replay.HostClaim) -> None:
+    def __init__(self, claim: host_replay.HostClaim, threads: Threads) -> None:
         self._claim = claim
+        self._threads = threads
         self.state: State = claim.state
         self.answer = claim.answer
 
     async def keep(self, answer: str) -> None:
         """As `sinkfence.sinks.Claim.keep`."""
-        await asyncio.to_thread(self._claim.keep, answer)
+        await self._threads.run(self._claim.keep, answer)
 
     async def leave(self, *, undone: bool) -> None:
         """As `sinkfence.sinks.Claim.leave`."""
-        await asyncio.to_thread(self._claim.leave, undone=undone)
+        await self._threads.run(self._claim.leave, undone=undone)

@@ -106,9 +106,11 @@ class HostClaim:
 
     def leave(self, *, undone: bool) -> None:
         """End the attempt, and forget it if it has done nothing."""
-        if undone:
-            self._write("delete from record")
-        self.close()
+        try:
+            if undone:
+                self._write("delete from record")
+        finally:  # else its key would be in progress for as long as this process lives
+            self.close()
 
     def close(self) -> None:
         """The attempt runs no longer."""

@@ -415,7 +415,7 @@ def test_a_drain_timeout_that_is_none(tmp_path, patience):
 
 
 def test_a_mark_that_is_not_durable_yet_lets_nobody_in(tmp_path, monkeypatch):
-    """9 has written its mark and waits for the disk; 8 is done waiting for 7 meanwhile: 9 is not taken for armed."""
+    """9 has written its mark and waits for the disk; 8 is done with waiting meanwhile: 9 isn't armed."""
     gate, fsync = HostGate(tmp_path), os.fsync
     gate.announce(token(7))
     disk, written = threading.Event(), threading.Event()

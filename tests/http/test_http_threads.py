@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anyio.to_thread
 import pytest
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 
+import sinkfence_http
 from sinkfence import Token
+from sinkfence_http import host_replay
 from sinkfence_http.aio import HostGate
 from sinkfence_http.answers import Refused
 
@@ -102,3 +106,37 @@ def test_a_cancelled_request_whose_thread_works_on(tmp_path, way, begin, effects
 
     asyncio.run(race())
     assert written == effects
+
+
+def test_handlers_that_have_used_up_the_loop_s_threads_keep_no_mark_from_rising(tmp_path):
+    """The gate has threads of its own."""
+
+    async def scene() -> None:
+        go = threading.Event()
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        stalled = asyncio.ensure_future(asyncio.to_thread(go.wait))
+        gate = HostGate(tmp_path)
+        replay = gate.replay()
+        token = Token("job", 7, "o7")
+        try:
+            await gate.announce(token)
+            async with gate.enter(token), replay.claim(token, "k", "f") as claim:
+                await claim.keep("done")
+        finally:
+            go.set()
+            await stalled
+
+    asyncio.run(asyncio.wait_for(scene(), 60))
+
+
+def test_a_claim_that_was_given_up_leaves_no_key_in_progress(tmp_path, monkeypatch):
+    """Also where its record can't be removed, as the file is busy: its attempt has ended nevertheless."""
+    token = Token("job", 7, "o7")
+    replay = sinkfence_http.HostGate(tmp_path).replay()
+    claim = replay.begin(token, "k", "f")
+    monkeypatch.setattr(host_replay, "WAIT", 0.01)
+    with host_replay.transaction(tmp_path):
+        with pytest.raises(sqlite3.OperationalError):
+            claim.leave(undone=True)
+    with replay.claim(token, "k", "f") as again:
+        assert again.state == "unknown"

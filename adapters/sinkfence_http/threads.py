@@ -1,0 +1,32 @@
+"""A few threads for what a gate must do beside its loop, whatever the handlers do with the loop's own."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+NUMBER: Final = 4
+
+T = TypeVar("T")
+
+
+class Threads:
+    """Begun at first use, and anew in a forked process, which inherits none."""
+
+    def __init__(self) -> None:
+        self._process = 0
+        self._pool: ThreadPoolExecutor | None = None
+
+    def start(self, call: Callable[..., T], *arguments: Any, **named: Any) -> Future[T]:
+        """Call it in a thread."""
+        if self._pool is None or self._process != os.getpid():
+            self._process, self._pool = os.getpid(), ThreadPoolExecutor(NUMBER, "sinkfence-http")
+        return self._pool.submit(functools.partial(call, *arguments, **named))
+
+    async def run(self, call: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Call it in a thread, and wait for that; a call that has begun is not ended by a cancellation."""
+        return await asyncio.wrap_future(self.start(call, *arguments, **named))
