@@ -12,7 +12,7 @@ from typing import IO, Any, Final, TypeVar
 from botocore.exceptions import ClientError
 
 from sinkfence.errors import OutcomeUnknown, SchemaMismatch
-from sinkfence_s3.store import Exchange, passing, settled, status, worth_repeating
+from sinkfence_s3.store import Exchange, no_answer, passing, settled, status, worth_repeating
 
 SENDINGS: Final = 4
 """How often the very same request is sent while what is read shows that it wasn't applied yet."""
@@ -53,7 +53,7 @@ def deliver(
             new = exchange.write(body, etag, **extra)
             in_doubt = in_doubt or new is None
         except Exception as failure:
-            clear = settled(failure) or not exchange.sent
+            clear = settled(failure) or not (exchange.sent or no_answer(failure))
             if clear and not worth_repeating(failure) and not in_doubt:
                 raise
             error = failure

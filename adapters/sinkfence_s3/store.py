@@ -52,7 +52,7 @@ class Store:
         if not bucket:
             raise ValueError("bucket must be the name of a bucket, and is empty")
         # First, as another's handler may answer in S3's place; and once for each client, whoever asks.
-        client.meta.events.register_first("before-send.s3", _note_sending, unique_id="sinkfence")
+        client.meta.events.register_first("before-send.s3.PutObject", _note_sending, unique_id="sinkfence")
         self.client = client
         self.bucket = bucket
         self.etags = Etags()
@@ -79,7 +79,7 @@ class Exchange:
         self.version: str | None = None
         """The version that the last write made, in a bucket that keeps versions."""
         self.sent = False
-        """Whether the last request began to be sent, or failed before: for want of credentials, say."""
+        """Whether the last write began to be sent, or failed before: for want of credentials, say."""
         self._bare = False
 
     def read(self, limit: int) -> Stored | None:
