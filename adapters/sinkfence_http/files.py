@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import zlib
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -11,6 +12,40 @@ from typing import Final
 
 SLOT: Final = 512
 """Bytes: a sector, which disks write as a whole."""
+
+_held: Final[set[int]] = set()
+_mutex: Final = threading.Lock()
+_known_to_fork: Final = threading.Event()
+
+
+def hold(path: str, flags: int, kind: int) -> int | None:
+    """Open the file and lock it, None if that means to wait. A forked child lets go of it at once.
+
+    Else the child, say of a pool of processes, would hold the lock after its parent was killed, for as long
+    as it lives. Closed on exec (PEP 446): a program that a handler starts doesn't keep the lock, either.
+    """
+    with _mutex:  # a fork waits for it: no child is made between the lock and its entry
+        if not _known_to_fork.is_set():
+            os.register_at_fork(before=_mutex.acquire, after_in_parent=_mutex.release, after_in_child=_let_go)
+            _known_to_fork.set()
+        fd = os.open(path, flags, 0o600)
+        try:
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except BaseException:
+            os.close(fd)
+            raise
+        _held.add(fd)
+        return fd
+
+
+def _let_go() -> None:
+    for fd in _held:
+        os.close(fd)  # not unlocked: the lock is the parent's
+    _held.clear()
+    _mutex.release()
 
 
 def read(path: str) -> bytes:
@@ -46,24 +81,15 @@ def locked(path: str, kind: int) -> Generator[int | None]:
 
 
 def lock(path: str, kind: int) -> int | None:
-    """Open the file and lock it, None if that means to wait.
-
-    Closed on exec (PEP 446): a program that a handler starts doesn't keep the lock.
-    """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(fd, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+    """Open or create the file and lock it, None if that means to wait."""
+    return hold(path, os.O_RDWR | os.O_CREAT, kind)
 
 
 def unlock(fd: int) -> None:
-    """Unlock and close."""
-    # By word, and not by close() alone: a process forked meanwhile has the same lock in its hands.
+    """Unlock and close what this process holds: a child that was forked inside has let go already."""
+    if fd not in _held:
+        return
+    _held.discard(fd)
+    # By word, and not by close() alone: a process that was forked without our hearing of it has it, too.
     fcntl.flock(fd, fcntl.LOCK_UN)
     os.close(fd)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from sinkfence.errors import StaleToken
 from sinkfence.sinks import State
 from sinkfence.tokens import Token
+from sinkfence_http import files
 
 WAIT: Final = 5.0
 """Seconds that a process waits for others to be done with the file."""
@@ -132,8 +133,8 @@ class Attempt:
     def __init__(self, folder: Path) -> None:
         self.name = f"attempt-{secrets.token_hex(16)}"
         self._path = folder / self.name
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)  # nobody else knows the name yet
+        # Nobody else knows the name yet.
+        self._fd = files.hold(str(self._path), os.O_RDWR | os.O_CREAT | os.O_EXCL, fcntl.LOCK_EX)
 
     @staticmethod
     def runs(folder: Path, name: str) -> bool:
@@ -155,13 +156,12 @@ class Attempt:
 
     def close(self) -> None:
         """End it."""
-        if self._fd < 0:
+        fd, self._fd = self._fd, None
+        if fd is None:
             return
         with suppress(FileNotFoundError):
             self._path.unlink()
-        fcntl.flock(self._fd, fcntl.LOCK_UN)  # a forked process has it in its hands, too
-        os.close(self._fd)
-        self._fd = -1
+        files.unlock(fd)
 
 
 @contextmanager

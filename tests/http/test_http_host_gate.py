@@ -152,6 +152,19 @@ def test_a_program_that_a_handler_has_started_does_not_keep_the_lock(worker):
         os.kill(program, signal.SIGKILL)
 
 
+def test_a_child_that_a_handler_has_forked_does_not_keep_the_lock(worker):
+    """The worker of a pool of processes lives on after the service was killed: 8 gets in nevertheless."""
+    seven, eight = worker(7), worker(8, 5)
+    assert [seven.ask("announce"), seven.ask("enter")] == ["announced", "inside"]
+    child = int(seven.ask("fork"))
+    assert worker(8, 0).ask("announce") == "previous-owner-in-flight"  # the parent has its place still
+    seven.process.kill()
+    try:
+        assert eight.ask("announce") == "announced"
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
 def test_a_killed_raiser_leaves_nobody_waiting(worker, tmp_path):
     """8 is killed while it waits for 7: its mark stands, and another request of 8 goes on where it was."""
     seven, eight = worker(7), worker(8)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -30,6 +32,11 @@ for line in sys.stdin:
                     while (order := sys.stdin.readline().strip()) != "leave":
                         if order == "start":  # a program that outlives the handler
                             say(str(subprocess.Popen(["sleep", "60"], close_fds=False).pid))
+                        elif order == "fork":  # as a pool of processes does
+                            child = os.fork()
+                            if child == 0:
+                                signal.pause()
+                            say(str(child))
                 say("left")
     except StaleToken as stale:
         say(f"stale {stale.mark}")
