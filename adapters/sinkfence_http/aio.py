@@ -119,7 +119,7 @@ class HostGate:
             # Each step in a thread, for it writes to the disk, and the waiting between them here. Between two
             # steps nothing is locked: it may be cancelled there. A step that runs is run to its end.
             # None of the loop's own threads: handlers that stall may have used those up.
-            while (pause := await self._threads.run(next, steps, None)) is not None:
+            while (pause := await self._threads.run(lambda: next(steps, None))) is not None:
                 await asyncio.sleep(pause)
 
     @asynccontextmanager

@@ -102,7 +102,7 @@ class Job:
         self._held: int | None = None
 
     def check(self) -> None:
-        recognise(self._token, self._read_mark())
+        recognise(self._token, self._read_mark())  # a mark that has gone is noticed where it would rise
         if self._drained() < self._token.generation:
             raise NotArmed(self._token, self._token.generation)
 
@@ -144,6 +144,8 @@ class Job:
                 return False
             data = os.pread(fd, 2 * files.SLOT, 0)
             place, mark = self._newest(data)
+            if mark is None and self._drained():
+                raise NotEnforced(f"{self._mark} has gone: a mark must never be deleted. Restore it")
             raised = admit(self._token, mark)
             # Also where it stands already: who has written it may have been killed before it was on the disk.
             # Never over the one that holds, of which nothing must be lost when the power goes.

@@ -58,6 +58,7 @@ class SignedTokens:
 
     Raises:
         ValueError: no keys, an algorithm or a key that doesn't fit.
+        TypeError: what is no VerificationKey, or an audience that is no str.
     """
 
     def __init__(
@@ -67,6 +68,13 @@ class SignedTokens:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        for key in keys.values():
+            if not isinstance(key, VerificationKey):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError("keys maps each key id to a VerificationKey(key=, alg=, issuer=)")
+            if not key.issuer:
+                raise ValueError("a VerificationKey names its issuer")
+        if not isinstance(audience, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError("audience is the name of this service, a str")
         self._jwt = load_jwt()
         self._jws = make_jws(self._jwt)
         self._keys = {

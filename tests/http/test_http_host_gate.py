@@ -452,3 +452,13 @@ def test_a_mark_that_is_not_durable_yet_lets_nobody_in(tmp_path, monkeypatch):
     disk.set()
     nine.join()
     gate.check(token(9))
+
+
+def test_a_mark_that_was_deleted_keeps_the_door_shut(tmp_path):
+    """The other file of the job remembers that there was one: 7 is not let in as if it were the first."""
+    gate = HostGate(tmp_path)
+    gate.announce(token(9))
+    (tmp_path / f"{NAME}.mark").unlink()
+    for generation in (7, 9, 10):
+        with pytest.raises(NotEnforced, match="has gone"):
+            gate.announce(token(generation))

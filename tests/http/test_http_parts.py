@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,8 @@ from sinkfence import (
     StaleToken,
     Token,
 )
-from sinkfence_http import TrustedNetwork, aio, asgi, wsgi
+from sinkfence_http import TrustedNetwork, aio, asgi, bodies, wsgi
+from sinkfence_http.answers import Refused
 from sinkfence_http.door import PASSAGE, Passage
 
 SPEC = importlib.util.spec_from_file_location(
@@ -367,3 +369,10 @@ def test_a_wsgi_gate_is_left_by_a_server_that_does_not_close(gate):
     assert gate.entered == [TOKEN]
     assert list(response) == []
     assert gate.entered == []
+
+
+def test_a_content_length_of_thousands_of_digits():
+    """No body is that long: it is refused as a bad request, and is no trouble of the fence's own."""
+    with pytest.raises(Refused) as refused:
+        bodies.read({"CONTENT_LENGTH": "9" * 5000, "wsgi.input": io.BytesIO()}, 100)
+    assert refused.value.answer.status == 400

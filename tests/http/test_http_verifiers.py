@@ -265,3 +265,15 @@ def test_the_issuer_of_a_token_is_its_key_s(verifier):
     assert verifier.issuer(forge()) == "billing"
     with pytest.raises(Refused):
         verifier.issuer(forge(sign=ed25519.Ed25519PrivateKey.generate().sign))
+
+
+def test_what_is_no_key_issuer_or_audience():
+    """It is refused when the service starts, with what is needed instead."""
+    good = VerificationKey(key=b"x" * 32, alg="HS256", issuer="workers")
+    nameless = VerificationKey(key=b"x" * 32, alg="HS256", issuer="")
+    with pytest.raises(TypeError, match="VerificationKey"):
+        SignedTokens({"a": "pem"}, "orders")
+    with pytest.raises(ValueError, match="issuer"):
+        SignedTokens({"a": nameless}, "orders")
+    with pytest.raises(TypeError, match="audience"):
+        SignedTokens({"a": good}, 7)
