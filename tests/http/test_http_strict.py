@@ -451,9 +451,7 @@ def test_what_a_lax_door_answered_before_the_handler_admitted_is_not_kept(tmp_pa
             "HTTP_FENCING_TOKEN": '"job";g=7;o="o"',
             "HTTP_IDEMPOTENCY_KEY": "k",
         }
-        assert b"".join(
-            door(environ, lambda _, headers: heads.append(dict(headers)))
-        )
+        assert b"".join(door(environ, lambda _, headers: heads.append(dict(headers))))
         return heads[0]["Fencing-Status"]
 
     assert ask() == "accepted"
