@@ -172,7 +172,7 @@ class _Response:
         claim, self._claim = self._claim, None
         if claim is None:
             return
-        kept = self._recording.kept() if self._passage.admitted else None
+        kept = self._recording.kept() if self._passage.keeps(self._recording.status) else None
         try:
             if kept is not None:
                 await claim.keep(kept)

@@ -133,10 +133,12 @@ class Passage:
         # Where the gate sees nothing, whatever has begun may have been applied.
         return self.begun if self._watch.applied is None else self._watch.applied
 
-    @property
-    def admitted(self) -> bool:
-        """Whether the handler has named its job. No earlier answer is kept: it may be that of a login."""
-        return self._admitted
+    def keeps(self, status: int | None) -> bool:
+        """Whether an answer with this status is that of the handler, and may be kept: not that of a login.
+
+        Who named its job has passed that. Without strict a handler need not, and a success is taken for its.
+        """
+        return self._admitted or (not self._strict and status is not None and 200 <= status < 300)
 
     @property
     def begun(self) -> bool:

@@ -27,11 +27,11 @@ Plan = Generator[Query | Elsewhere, list[Any], T]
 """Yields statements and is sent their rows; that another connection could not be had is thrown into it."""
 
 
-def ask(conn: AnyTx, plan: Plan[T]) -> T:
-    """Carry out a plan: in the transaction that is open, or in one that is committed here."""
+def ask(conn: AnyTx, plan: Plan[T], *, afresh: bool = False) -> T:
+    """Carry out a plan in the transaction that is open, or in one that is committed here, as `within`."""
     tx: Any = connections.expect(conn, *connections.KINDS)
     with ExitStack() as stack:
-        stack.enter_context(within(tx))
+        stack.enter_context(within(tx, afresh=afresh))
         other: Any = None
         try:
             step = next(plan)
@@ -56,13 +56,16 @@ READ_COMMITTED: Final = Query("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", 
 
 
 @contextmanager
-def within(tx: Any) -> Generator[None]:
-    """Go into the transaction that is open, or begin one in READ COMMITTED and commit it."""
+def within(tx: Any, *, afresh: bool) -> Generator[None]:
+    """Go into the transaction that is open, or begin one and commit it; `afresh`: in READ COMMITTED."""
     joined = connections.is_open(tx)
     with nullcontext() if joined else connections.begun(tx):
         if not connections.autocommits(tx):
-            if not joined:
+            if afresh and not joined:
                 connections.run(tx, READ_COMMITTED)
+            yield
+            return
+        if connections.begun_as_text(tx):  # the user's own, not ours to commit: it may be a guarded one
             yield
             return
         # SQLAlchemy's own transaction is none there, and each statement would be one.

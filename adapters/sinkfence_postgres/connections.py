@@ -117,6 +117,13 @@ def autocommits(tx: Any) -> bool:
     return bool(getattr(core(tx).connection.dbapi_connection, "autocommit", False))
 
 
+def begun_as_text(tx: Any) -> bool:
+    """Whether a BEGIN that was sent as text has begun a transaction, which SQLAlchemy doesn't know of."""
+    driver: Any = core(tx).connection.driver_connection
+    asyncpg = getattr(driver, "is_in_transaction", None)
+    return asyncpg() if asyncpg else status(driver) in (ACTIVE, INTRANS, INERROR)
+
+
 def refuse_open(tx: Any) -> None:
     """Raise NotEnforced if a transaction is open: it may hold earlier writes, and isn't ours to commit.
 

@@ -38,7 +38,7 @@ def install(conn: psycopg.Connection[Any] | sqlalchemy.Connection) -> None:
         NotEnforced: an open transaction is REPEATABLE READ or SERIALIZABLE.
     """
     tx: Any = connections.expect(conn, *connections.KINDS)
-    with explained(MEANINGS), within(tx):
+    with explained(MEANINGS), within(tx, afresh=True):
         script(tx)
 
 
@@ -69,7 +69,15 @@ def _forbidden(said: str) -> SchemaMismatch:
     )
 
 
+def begun(said: str) -> NotEnforced:
+    """Say that the isolation level can no more be chosen."""
+    return NotEnforced(
+        f"a statement has been sent before, by a listener for instance ({said}): use another engine"
+    )
+
+
 MEANINGS: Final[Meanings] = {
+    "25001": begun,  # active_sql_transaction
     "SF005": NotEnforced,
     "55000": SchemaMismatch,  # object_not_in_prerequisite_state
     "42501": _forbidden,  # insufficient_privilege

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sinkfence.errors import NotEnforced, SchemaMismatch
 from sinkfence.findings import Finding
 from sinkfence_postgres.asking import Plan, ask
+from sinkfence_postgres.installation import begun
 from sinkfence_postgres.refusals import Meanings, explained
 from sinkfence_postgres.statements import Query
 
@@ -48,7 +49,7 @@ def protect(
             table's owner; sinkfence is not installed, or an older version.
     """
     with explained(meanings(table)):
-        ask(conn, protecting(table, job_id, warn_only))
+        ask(conn, protecting(table, job_id, warn_only), afresh=True)
 
 
 def protecting(table: str, job_id: str | None, warn_only: bool) -> Plan[None]:
@@ -76,6 +77,7 @@ def meanings(table: str) -> Meanings:
 
     return {
         "SF005": NotEnforced,
+        "25001": begun,  # active_sql_transaction
         "42809": NotEnforced,  # wrong_object_type
         "42501": lambda said: SchemaMismatch(f"only its owner can protect {table} ({said})"),
         # undefined_table, undefined_column, datatype_mismatch, invalid_name (before PostgreSQL 16),

@@ -102,6 +102,8 @@ def refuse_shape(statement: Any) -> None:
         raise ValueError("RETURNING has no place here: the answer is how many rows were written")
     if getattr(statement, "select", None) is not None:
         raise ValueError("INSERT from a SELECT can't be fenced: give the rows with values()")
+    if getattr(statement, "_extra_froms", ()) and statement.is_delete:
+        raise ValueError("DELETE USING can't be fenced: say which rows by a condition, as with IN or EXISTS")
     for part in iterate(statement):
         if isinstance(part, CTE):
             raise ValueError("a CTE can't be fenced: execute it by itself")

@@ -72,7 +72,7 @@ class Upload:
         self._hash = hashlib.sha256()
         self._finished = False
         self._given_up = False
-        self._broken = False
+        self.broken = False
         """Whether a piece was taken in part only: its writer may have caught the error, and go on."""
         self._sent = False
         """Whether there is a data object, or may be."""
@@ -102,9 +102,9 @@ class Upload:
             what `admit` raises, before anything is sent; LeaseLost; boto3's errors.
             ValueError: more than S3 takes in one object, or an earlier write failed.
         """
-        rest = octets(piece)
         self._check_whole()
-        self._broken = True
+        self.broken = True
+        rest = octets(piece)
         while len(rest):
             if not self._room:
                 self._send_part()
@@ -118,7 +118,7 @@ class Upload:
             self._held.append(taken)
             self._room -= len(taken)
             self.size += len(taken)
-        self._broken = False
+        self.broken = False
 
     def finish(self) -> Content:
         """Send what is left, and return the content: bytes if it is small, else the data object's name.
@@ -157,7 +157,7 @@ class Upload:
             remove(self._exchange)
 
     def _check_whole(self) -> None:
-        if self._broken:
+        if self.broken:
             raise ValueError("an earlier write of this content failed, what is here has gaps: put it again")
 
     def _may_send(self) -> bool:

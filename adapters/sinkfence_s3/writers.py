@@ -29,9 +29,13 @@ class Writer(io.BufferedIOBase, BinaryIO):
         return True
 
     def write(self, data: ReadableBuffer, /) -> int:
-        if self.closed:
-            raise ValueError("this file is closed")
-        view = memoryview(data)
+        try:
+            if self.closed:
+                raise ValueError("this file is closed")
+            view = memoryview(data)
+        except (TypeError, ValueError):
+            self._upload.broken = True  # its writer may catch this, and go on: the piece would be missing
+            raise
         self._upload.write(view)
         return view.nbytes
 

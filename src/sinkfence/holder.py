@@ -22,6 +22,7 @@ from sinkfence.steps import Steps
 from sinkfence.tenure import COMPLETED, RELEASED, Loss, Tenure
 from sinkfence.terms import Clock
 from sinkfence.tokens import Token
+from sinkfence.turns import Turns
 
 MOST_REPAIRS: Final = 2
 CLOSED: Final = "these Leases are closed: make new ones"
@@ -59,7 +60,7 @@ class Holder(Generic[L]):
         self._heartbeat = Heartbeat(means.beats, on_lost, means.clock)
         self._lock = threading.Lock()
         # The jobs that one of this process is asking for.
-        self._asked_for: set[str] = set()
+        self._turns = Turns()
         self._closed = False
         # Weakly: a lease without a heartbeat that its user has dropped is left to run out.
         self._tenures: weakref.WeakSet[Tenure] = weakref.WeakSet()
@@ -183,20 +184,15 @@ class Holder(Generic[L]):
             raise RuntimeError(CLOSED)
 
     def _ask(self, job_id: str, owner: str, ttl: float, give_up: float) -> Steps[Grant | None]:
-        # None where another of this process is asking, and there is time. An open transaction may keep the
-        # record locked, and each answer waiting for it: were all to ask who want this job, they would have
-        # all connections, and who leaves another job would get none.
-        with self._lock:
-            first = job_id not in self._asked_for
-            self._asked_for.add(job_id)
-        if not first and self._clock() < give_up:
-            return None
+        now = self._clock()
+        turn = self._turns.take(job_id, now, last=now >= give_up)
+        if turn is None:
+            return None  # another of this process is asking, and there is time
         try:
             grant: Grant = yield partial(self._store.acquire, job_id, owner, ttl)
             return grant
         finally:
-            if first:
-                self._asked_for.discard(job_id)
+            self._turns.end(turn)
 
     def _take(self, grant: Grant, asked: float, ttl: float) -> Held[L]:
         tenure = Tenure(grant, asked, ttl, self._clock)

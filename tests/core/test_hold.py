@@ -403,6 +403,33 @@ def test_waiting_polls_until_the_job_is_free() -> None:
     assert all(0.5 <= each <= 1.0 for each in pauses)
 
 
+def test_one_whose_question_hangs_keeps_nobody_from_asking_for_ever() -> None:
+    """A connection that says nothing, a loop that has gone: after a while the next one asks."""
+    clock, asked, go_on = HandClock(), threading.Event(), threading.Event()
+
+    class Hanging(MemoryStore):
+        def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
+            """The first call isn't answered."""
+            if not asked.is_set():
+                asked.set()
+                assert go_on.wait(30)
+                raise ConnectionError("gone")
+            return super().acquire(job_id, owner, ttl)
+
+    leases = Leases(Hanging(), _clock=clock, _pause=clock.advance)
+
+    def ask_in_vain() -> None:
+        with pytest.raises(ConnectionError):
+            leases.acquire(JOB)
+
+    first = threading.Thread(target=ask_in_vain)
+    first.start()
+    assert asked.wait(30)
+    assert leases.acquire(JOB, wait=float("inf")).generation == 1
+    go_on.set()
+    first.join()
+
+
 def test_close_ends_who_waits_for_a_job() -> None:
     """It would acquire the job after the end of all else, and hold it with nobody to release it."""
     store = MemoryStore()

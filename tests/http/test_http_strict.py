@@ -456,3 +456,35 @@ def test_what_a_lax_door_answered_before_the_handler_admitted_is_not_kept(tmp_pa
 
     assert ask() == "accepted"
     assert ask() != "accepted;replayed"
+
+
+def test_what_answers_for_a_handler_that_need_not_admit_is_kept(tmp_path):
+    """With strict=False a success is the handler's, admitted or not: its repetition is answered alike."""
+    gate = sinkfence_http.HostGate(tmp_path)
+    runs: list[int] = []
+
+    def app(environ, start_response):
+        runs.append(1)
+        start_response("201 Created", [])
+        return [b"done"]
+
+    fence = sinkfence_http.Fence(
+        gate, TrustedNetwork(), replay=gate.replay(), principal=lambda _: "ann", strict=False
+    )
+    door = wsgi.FencingMiddleware(app, fence)
+
+    def ask() -> str:
+        heads: list[dict[str, str]] = []
+        environ = {
+            "REQUEST_METHOD": "POST",
+            "PATH_INFO": "/",
+            "wsgi.input": io.BytesIO(),
+            "HTTP_FENCING_TOKEN": '"job";g=7;o="o"',
+            "HTTP_IDEMPOTENCY_KEY": "k",
+        }
+        body = door(environ, lambda _, headers: heads.append(dict(headers)))
+        assert b"".join(body) == b"done"
+        getattr(body, "close", lambda: None)()
+        return heads[0]["Fencing-Status"]
+
+    assert [ask(), ask(), len(runs)] == ["accepted", "accepted;replayed", 1]

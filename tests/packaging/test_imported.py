@@ -17,8 +17,17 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 OURS = {"sinkfence", "sinkfence_postgres", "sinkfence_s3", "sinkfence_http"}
 DRIVERS = {"psycopg", "psycopg2", "asyncpg"}  # SQLAlchemy imports these, as a URL names them
-CONTESTANTS = {name: [name] for name in ("fencekit", "matplotlib", "obstore", "stormlock")}
-CONTESTANTS |= {"sentinel": ["sentinel-coordination"], "mithril": ["mithril-locks"]}  # needn't be installed
+CONTESTANTS = {  # of benchmarks; they needn't be installed
+    "fastapi_idempotency_key": ["fastapi-idempotency-key"],
+    "fencekit": ["fencekit"],
+    "idemkit": ["idemkit"],
+    "idempotency_header_middleware": ["asgi-idempotency-header"],
+    "matplotlib": ["matplotlib"],
+    "mithril": ["mithril-locks"],
+    "obstore": ["obstore"],
+    "sentinel": ["sentinel-coordination"],
+    "stormlock": ["stormlock"],
+}
 TYPES_ALONE = {"mypy_boto3_s3"}  # imported under TYPE_CHECKING
 
 

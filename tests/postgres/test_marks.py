@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import secrets
+import warnings
 
 import psycopg
 import pytest
@@ -11,8 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sa_aio
 
-from sinkfence.errors import SchemaMismatch
-from sinkfence_postgres import JobMark, aio, install, marks
+from sinkfence.errors import NotEnforced, SchemaMismatch, StaleToken
+from sinkfence_postgres import JobMark, aio, doctor, install, marks, protect, refusal
 
 
 def test_marks_are_read_by_prefix(db, token):
@@ -64,6 +65,52 @@ def test_every_kind_of_connection_reads_them(db, token, kind):
         (token().job_id, token().generation, token().owner)
     ]
     assert isinstance(found[0].raised_at, dt.datetime)
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "psycopg2", "asyncpg"])
+def test_a_transaction_that_was_begun_as_text_stays_its_owner_s(db, token, kind):
+    """In autocommit, on a connection with a BEGIN of the user's own, nothing is committed by looking."""
+    db.arm(token())
+    db.admin.execute("create table if not exists kept (text text)")
+    begin = f"begin; select sinkfence.guard('{token().job_id}', {token().generation}, '{token().owner}')"
+
+    def look(conn: sa.Connection) -> None:
+        for part in begin.split("; "):
+            conn.exec_driver_sql(part)
+        with warnings.catch_warnings(action="error"):
+            assert marks(conn, token().job_id)
+        conn.exec_driver_sql("insert into kept values ('guarded')")
+        db.arm(token(1))
+        with pytest.raises(Exception) as refused:
+            conn.exec_driver_sql("commit")
+        assert isinstance(refusal(refused.value), StaleToken)
+
+    async def asynchronous() -> None:
+        async with db.async_engine("asyncpg") as engine:
+            async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as conn:
+                await conn.run_sync(look)
+
+    if kind == "asyncpg":
+        db.run(asynchronous())
+    else:
+        with db.engine(kind) as engine:
+            with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as conn:
+                look(conn)
+    assert db.admin.execute("select count(*) from kept").fetchone() == (0,)
+
+
+def test_a_listener_that_asks_first_is_let(db, token):
+    """Looking takes the isolation as it is; what must choose it says that a statement came before."""
+    db.arm(token())
+    with db.engine() as base:
+        engine = base.execution_options(isolation_level="SERIALIZABLE")
+        sa.event.listen(engine, "begin", lambda conn: conn.exec_driver_sql("select 1"))
+        with engine.connect() as conn:
+            assert marks(conn, token().job_id)
+        with engine.connect() as conn:
+            assert doctor(conn).findings
+        with engine.connect() as conn, pytest.raises(NotEnforced, match="listener"):
+            protect(conn, "pg_catalog.pg_class")
 
 
 def test_who_may_read_them(own_db, token):

@@ -205,6 +205,9 @@ class ToyHandler(Handler):
         toy, body = self.server, self.take()
         toy.asked.set()
         assert toy.speaks.wait(WAIT)
+        toy.matches += self.headers.get_all("If-Match", [])
+        if toy.bare_answer and not self.headers.get("If-Match", '"').startswith('"'):
+            return self.error(*toy.bare_answer)
         if toy.answers.get("PUT"):
             return self.error(*toy.answers["PUT"])
         if "racers" in toy.ignores and body.startswith(b"racer"):
@@ -280,6 +283,10 @@ class Toy(Server):
         """How many racers pass the check before one of them writes."""
         self.gaps: dict[str, threading.Barrier] = {}
         self.answers: dict[str, tuple[int, str]] = {}
+        self.bare_answer: tuple[int, str] | None = None
+        """To each If-Match without quotes."""
+        self.matches: list[str] = []
+        """Each If-Match that came."""
         self.asked = threading.Event()
         self.speaks = threading.Event()
         """Puts are answered as long as it is set."""

@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 import sinkfence_s3.buckets
-from sinkfence.errors import NotEnforced, StaleToken
+from sinkfence.errors import Conflict, NotEnforced, OutcomeUnknown, StaleToken
 from sinkfence.tokens import Token
 from sinkfence_s3 import FencedBucket, doctor
 from sinkfence_s3.probe import RACERS, probe
@@ -128,6 +128,20 @@ def test_a_form_that_was_not_seen_to_be_refused_is_never_sent(toy, client_at, pr
     with pytest.raises(StaleToken):
         mine.put(b"mine, late", A)
     assert other.get().read() == b"the new owner's"
+
+
+@pytest.mark.parametrize("answer", [(400, "RequestTimeout"), (501, "NotImplemented"), (409, "Conflict")])
+def test_only_a_412_shows_that_a_form_is_refused(toy, client_at, answer):
+    """Whatever else the probe's stale write is answered, the store may ignore the other form."""
+    toy.bare_answer = answer
+    mine = FencedBucket(client_at(toy.endpoint), "bkt").object("r")
+    mine.put(b"mine", A)
+    toy.bare_answer, toy.ignores = None, {"bare"}
+    toy.answers["PUT"] = (412, "PreconditionFailed")
+    sent = len(toy.matches)
+    with pytest.raises((Conflict, OutcomeUnknown, ClientError)):
+        mine.put(b"mine, again", A)
+    assert all(match.startswith('"') for match in toy.matches[sent:])
 
 
 def test_two_refusals_at_once_change_the_form_once(toy, client_at, aside):

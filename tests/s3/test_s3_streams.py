@@ -186,10 +186,21 @@ def test_the_file_of_a_block_may_be_wrapped_and_closed(fenced):
             archive.writestr("name", b"content")
     with thing.get() as file, zipfile.ZipFile(file) as archive:
         assert archive.read("name") == b"content"
-    with thing.open(A) as file:
-        file.close()
-        with pytest.raises(ValueError, match="closed"):
-            file.write(b"late")
+
+
+@pytest.mark.parametrize("fault", ["text", "lines", "closed"])
+def test_a_piece_that_was_refused_and_caught_ends_the_put(fenced, fault):
+    """It would be missing in what is put: nothing is."""
+    fenced.object("r").put(b"before", A)
+    with pytest.raises(ValueError), fenced.object("r").open(A) as file:
+        file.write(b"head")
+        if fault == "closed":
+            file.close()
+        with pytest.raises((TypeError, ValueError)):
+            file.writelines([b"one", "two"]) if fault == "lines" else file.write(
+                b"late" if fault == "closed" else "two"
+            )
+    assert stands(fenced, b"before")
 
 
 def test_a_buffer_may_be_used_again_after_it_was_written(fenced):

@@ -28,14 +28,14 @@ async def install(conn: AnyTx) -> None:
         await tx.run_sync(installation.install)
         return
     with explained(installation.MEANINGS):
-        async with within(tx):
+        async with within(tx, afresh=True):
             await tx.execute(installation.schema())
 
 
 async def protect(conn: AnyTx, table: str, *, job_id: str | None = None, warn_only: bool = False) -> None:
     """As `sinkfence_postgres.protect`."""
     with explained(protection.meanings(table)):
-        await ask(conn, protection.protecting(table, job_id, warn_only))
+        await ask(conn, protection.protecting(table, job_id, warn_only), afresh=True)
 
 
 async def marks(conn: AnyTx, prefix: str = "") -> list[JobMark]:
@@ -50,24 +50,24 @@ async def doctor(conn: AnyTx) -> Report:
 
 
 @asynccontextmanager
-async def within(tx: Any) -> AsyncGenerator[None]:
+async def within(tx: Any, *, afresh: bool) -> AsyncGenerator[None]:
     """As `asking.within`, on psycopg."""
     joined = connections.is_open(tx)
     async with nullcontext() if joined else tx.transaction():
-        if not joined:
+        if afresh and not joined:
             await run(tx, asking.READ_COMMITTED)
         yield
 
 
-async def ask(conn: AnyTx, plan: Plan[T]) -> T:
+async def ask(conn: AnyTx, plan: Plan[T], *, afresh: bool = False) -> T:
     """As `asking.ask`."""
     tx: Any = connections.expect(conn, *KINDS)
     if not connections.is_psycopg(tx):
-        return await tx.run_sync(asking.ask, plan)  # type: ignore[no-any-return]
+        return await tx.run_sync(asking.ask, plan, afresh=afresh)  # type: ignore[no-any-return]
     import psycopg
 
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(within(tx))
+        await stack.enter_async_context(within(tx, afresh=afresh))
         other: Any = None
         try:
             step = next(plan)

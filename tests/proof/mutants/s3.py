@@ -262,6 +262,6 @@ S3: tuple[Mutant, ...] = (
         "s3.caught",
         "D7",
         "who catches the error and writes on has a content with a gap put, and is told of success",
-        (Edit(UPLOADS, "        self._broken = True\n", ""),),
+        (Edit(UPLOADS, "        self.broken = True\n", ""),),
     ),
 )
