@@ -71,7 +71,6 @@ def test_every_kind_of_connection_reads_them(db, token, kind):
 def test_a_transaction_that_was_begun_as_text_stays_its_owner_s(db, token, kind):
     """In autocommit, on a connection with a BEGIN of the user's own, nothing is committed by looking."""
     db.arm(token())
-    db.admin.execute("create table if not exists kept (text text)")
     begin = f"begin; select sinkfence.guard('{token().job_id}', {token().generation}, '{token().owner}')"
 
     def look(conn: sa.Connection) -> None:
@@ -79,7 +78,7 @@ def test_a_transaction_that_was_begun_as_text_stays_its_owner_s(db, token, kind)
             conn.exec_driver_sql(part)
         with warnings.catch_warnings(action="error"):
             assert marks(conn, token().job_id)
-        conn.exec_driver_sql("insert into kept values ('guarded')")
+        conn.exec_driver_sql("insert into entry (note) values ('guarded')")
         db.arm(token(1))
         with pytest.raises(Exception) as refused:
             conn.exec_driver_sql("commit")
@@ -96,7 +95,7 @@ def test_a_transaction_that_was_begun_as_text_stays_its_owner_s(db, token, kind)
         with db.engine(kind) as engine:
             with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as conn:
                 look(conn)
-    assert db.admin.execute("select count(*) from kept").fetchone() == (0,)
+    assert db.notes() == []
 
 
 def test_a_listener_that_asks_first_is_let(db, token):
