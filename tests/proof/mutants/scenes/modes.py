@@ -139,7 +139,8 @@ def key_of_another(ground: Ground) -> Scene:
     scene, a = table.scene, table.first_tenure()
     with admin(table.dsn) as conn:
         conn.execute(
-            "insert into sinkfence.ledger (scope, key, fingerprint, generation) values (%s, %s, %s, %s)",
+            "insert into sinkfence.ledger (scope, key, fingerprint, generation, result)"
+            " values (%s, %s, %s, %s, '1')",
             (f"once:{a.job_id}", a.key("step"), "something else", a.generation),
         )
     with suppress(IdempotencyMismatch), scene.writing(a, "step") as attempt:
