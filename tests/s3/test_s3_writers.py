@@ -97,13 +97,3 @@ def test_who_leaves_the_block_waits_for_the_part_under_way_and_not_for_it_to_be_
         assert isinstance(result(), RuntimeError)
     assert proxy.log.count(("PUT", 200)) == 1
     assert beside() == ([], [])
-
-
-def test_what_is_no_bytes_is_refused_and_the_file_may_go_on(fenced):
-    """Nothing of it was taken: as with a file on disk."""
-    with fenced.object("r").open(A) as file:
-        file.write(b"be")
-        with pytest.raises(TypeError):
-            file.write("text")
-        file.write(b"fore")
-    assert fenced.object("r").get().read() == b"before"
