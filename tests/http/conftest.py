@@ -255,6 +255,10 @@ class Scripted(Wire):
     """A server that answers each request with the next line of a script, one connection after the other."""
 
     def __init__(self, script: Sequence[bytes | None]) -> None:
+        # It closes after each answer. A client that wasn't told so may send its next request into that.
+        for answer in script[:-1]:
+            whole = answer and b"content-length" in answer.lower() and b"HTTP/1.1 1" not in answer
+            assert not whole or b"connection: close" in answer.lower(), answer
         self._script = list(script)
         super().__init__()
 

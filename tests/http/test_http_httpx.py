@@ -104,7 +104,8 @@ def test_an_answer_that_is_streamed_has_been_read(scripted):
     """Raw and decoded, its bytes are the service's own."""
     raw = gzip.compress(b"hello")
     head = (
-        b"HTTP/1.1 200 X\r\nContent-Length: %d\r\nFencing-Status: accepted\r\nContent-Encoding: gzip\r\n\r\n"
+        b"HTTP/1.1 200 X\r\nContent-Length: %d\r\nConnection: close\r\n"
+        b"Fencing-Status: accepted\r\nContent-Encoding: gzip\r\n\r\n"
     )
     server = scripted(head % len(raw) + raw, head % len(raw) + raw)
     with client_of(server) as client:
