@@ -1,0 +1,41 @@
+"""The command line put together: what is said of it as a whole, and its groups."""
+
+import importlib.metadata
+from typing import Annotated
+
+import rich  # noqa: F401 - the commands print with it: its lack is told before they run
+import typer
+
+from sinkfence.cli import demo, schema
+
+
+def app() -> typer.Typer:
+    """Return the command line."""
+    root = typer.Typer(
+        add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
+    )
+    root.callback()(sinkfence)
+    root.command()(demo.demo)
+    root.add_typer(schema.commands, name="schema")
+    return root
+
+
+def say_version(wanted: bool) -> None:
+    """Say the version, and exit."""
+    if wanted:
+        typer.echo(f"sinkfence {importlib.metadata.version('sinkfence')}")
+        raise typer.Exit
+
+
+def sinkfence(
+    _: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=say_version, help="Say which version this is."),
+    ] = False,
+) -> None:
+    """Destinations that refuse a stale owner.
+
+    A paused worker does not know that it has lost its lease, and its delayed writes can land after the
+    new owner's. With sinkfence a PostgreSQL database, an S3 bucket and an HTTP service each refuse, by
+    themselves, whatever carries an older number than they have seen.
+    """
