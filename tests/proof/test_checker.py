@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
-import checker
 import pytest
-from history import Event, History, read
+
+from sinkfence.torture import checker
+from sinkfence.torture.history import Event, History, read
 
 TTL = 10.0
 
@@ -179,8 +179,8 @@ def test_processes_write_files_that_are_checked_offline(tmp_path):
         ("B", "acquire"),
         ("A", "write"),
     ]
-    program = [sys.executable, str(Path(checker.__file__)), *map(str, paths)]
+    program = [sys.executable, "-m", checker.__name__, *map(str, paths)]
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith("S2 j: (2, 'B:2') was let in at 1.0")
-    assert subprocess.run([*program[:2], str(paths[0])], check=False).returncode == 0
+    assert subprocess.run([*program[:3], str(paths[0])], check=False).returncode == 0

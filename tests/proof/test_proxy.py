@@ -9,7 +9,8 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from proxy import FaultProxy
+
+from sinkfence.torture.proxy import FaultProxy
 
 PATIENCE = 10
 

@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from checker import Violation, check
-from proxy import FaultProxy, Stop
-from proxy import Place as Message
-
 from sinkfence.tokens import Token
+from sinkfence.torture.checker import Violation, check
+from sinkfence.torture.proxy import FaultProxy, Stop
+from sinkfence.torture.proxy import Place as Message
 from sweep.diary import Diary, Effect
 
 PATIENCE = 60

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from history import Event, Type
-
 from sinkfence.errors import LeaseLost, OutcomeUnknown, StaleToken
 from sinkfence.tokens import Token
+from sinkfence.torture.history import Event, Type
 
 T = TypeVar("T")
 

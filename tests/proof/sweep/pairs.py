@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from proxy import FaultProxy
-
+from sinkfence.torture.proxy import FaultProxy
 from sweep.cases import Case, Place, Stage, messages
 
 

@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from checker import check
-from history import Event, Type
-
 from sinkfence.errors import Conflict, LeaseHeld, LeaseLost, NotArmed, NotEnforced, StaleToken
 from sinkfence.tokens import Token
+from sinkfence.torture.checker import check
+from sinkfence.torture.history import Event, Type
 
 JOB = "mutant"
 BASE = 3_000_000_000

@@ -10,13 +10,13 @@ from typing import Any
 
 import psycopg
 import requests
-from proxy import FaultProxy
 
 from mutants.scenes import BASE, Effect, Ground, Scene, begun
 from mutants.scenes.shops import Draining, Shop, body_of
 from mutants.scenes.tables import Table
 from sinkfence.errors import NotEnforced, OutcomeUnknown, StaleToken
 from sinkfence.tokens import Token
+from sinkfence.torture.proxy import FaultProxy
 from sinkfence_http import Fence, SignedTokens, TrustedNetwork, VerificationKey, aio, asgi, wire, wsgi
 from sinkfence_http.calls import Caller
 from sinkfence_http.requests_adapter import FencedAdapter

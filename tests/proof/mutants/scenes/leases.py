@@ -8,7 +8,6 @@ from typing import Any
 from unittest.mock import patch
 
 import psycopg
-from history import Event
 
 from mutants.scenes import Ground, Scene, begun
 from mutants.scenes.counters import LONG, SHORT, Counter, in_a_store
@@ -17,6 +16,7 @@ from sinkfence import Leases
 from sinkfence.errors import LeaseHeld, StaleToken
 from sinkfence.marks import MemoryMarks
 from sinkfence.tokens import Token
+from sinkfence.torture.history import Event
 
 
 @in_a_store()

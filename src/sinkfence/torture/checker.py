@@ -1,6 +1,8 @@
 """Whether a history kept the invariants: a program of its own, which shares no code with what it judges.
 
-    python checker.py FILE...      prints each violation by its name, and exits with 1 if there is one
+    python -m sinkfence.torture.checker FILE...
+
+prints each violation by its name, and exits with 1 if there is one.
 
 It goes through the events once for each family of invariants, with a dictionary per job: linear in their
 number, but for sorting the store's answers by the store's clock.
@@ -14,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from history import Event, read
+from sinkfence.torture.history import Event, read
 
 CLOCK_GRAIN = 0.001
 """Seconds by which lease_until - now may differ from ttl: both are rounded on the way."""
@@ -135,61 +137,66 @@ def holding(answers: list[Event]) -> Found:
 
 def destination(events: list[Event], _: list[Span]) -> Found:
     """D1 to D9: what the truth shows, against what was asked and answered."""
-    asked = {event.value["id"]: event for event in events if (event.f, event.type) == ("write", "invoke")}
-    answered: dict[str, str] = {}
+    yield from order(events)
+    yield from origin(events)
+    yield from answers_and_truth(events)
+
+
+def order(events: list[Event]) -> Found:
+    """D1, D3, D8 and D9: what came after what."""
+    highest, armed = 0, 0
+    last: str | None = None
+    for event in events:
+        generation = event.generation or 0
+        if (event.f, event.type) == ("arm", "ok"):
+            armed = max(armed, generation)
+        elif event.f == "effect":
+            this, base = event.value["id"], event.value.get("base", last)
+            if generation < highest:
+                yield "D1", f"generation {generation} was applied after {highest}", event
+            if base != last:
+                yield "D3", f"{this} builds on {base}, and {last} was there", event
+            if generation < armed:
+                yield "D9", f"generation {generation} was applied after {armed} had been armed", event
+            last, highest = this, max(highest, generation)
+        elif event.f == "mark" and generation < highest:
+            yield "D8", f"the mark is {generation}, and {highest} has been applied", event
+
+
+def origin(events: list[Event]) -> Found:
+    """D2, D4 and D7: who asked for it, under which token, and how often."""
+    asked = {event.value["id"] for event in events if (event.f, event.type) == ("write", "invoke")}
     issued = {
         (event.generation, event.value["owner"])
         for event in events
         if (event.f, event.type) == ("acquire", "ok")
     }
-    applied: dict[str, Event] = {}
+    applied: set[str] = set()
     keys: dict[str, str] = {}
-    highest, armed = 0, 0
-    last: str | None = None
     for event in events:
-        generation, value = event.generation or 0, event.value
-        match event.f, event.type:
-            case "arm", "ok":
-                armed = max(armed, generation)
-            case "write", ("ok" | "fail" | "info") as outcome:
-                answered[value["id"]] = outcome
-            case "effect", _:
-                this = value["id"]
-                if generation < highest:
-                    yield "D1", f"generation {generation} was applied after {highest}", event
-                if (generation, value["owner"]) not in issued:
-                    yield (
-                        "D2",
-                        f"generation {generation} of {value['owner']} was applied and never issued",
-                        event,
-                    )
-                if "base" in value and value["base"] != last:
-                    yield "D3", f"{this} builds on {value['base']}, and {last} was there", event
-                if event.key is not None and keys.setdefault(event.key, this) != this:
-                    yield (
-                        "D4",
-                        f"step {event.key} had its effect by {keys[event.key]} and again by {this}",
-                        event,
-                    )
-                if this in applied:
-                    yield "D4", f"{this} was applied twice", event
-                if this not in asked:
-                    yield "D7", f"nobody asked for {this}", event
-                if generation < armed:
-                    yield "D9", f"generation {generation} was applied after {armed} had been armed", event
-                applied[this], last, highest = event, this, max(highest, generation)
-            case "mark", _:
-                if generation < highest:
-                    yield "D8", f"the mark is {generation}, and {highest} has been applied", event
-    yield from answers_and_truth(events, asked, answered, applied)
+        if event.f != "effect":
+            continue
+        this, owner = event.value["id"], event.value["owner"]
+        if (event.generation, owner) not in issued:
+            yield "D2", f"generation {event.generation} of {owner} was applied and never issued", event
+        if event.key is not None and (first := keys.setdefault(event.key, this)) != this:
+            yield "D4", f"step {event.key} had its effect by {first} and again by {this}", event
+        if this in applied:
+            yield "D4", f"{this} was applied twice", event
+        if this not in asked:
+            yield "D7", f"nobody asked for {this}", event
+        applied.add(this)
 
 
-def answers_and_truth(
-    events: list[Event], asked: dict[str, Event], answered: dict[str, str], applied: dict[str, Event]
-) -> Found:
+def answers_and_truth(events: list[Event]) -> Found:
     """D5 and D6: what was said to have happened did, and what was refused did not."""
-    keys = {event.key for event in applied.values() if event.key is not None}
-    unknown = {event.key for event in events if (event.f, event.type) == ("write", "info")}
+    writes = [event for event in events if event.f == "write"]
+    asked = {event.value["id"]: event for event in writes if event.type == "invoke"}
+    answered = {event.value["id"]: event.type for event in writes if event.type != "invoke"}
+    unknown = {event.key for event in writes if event.type == "info"}
+    effects = [event for event in events if event.f == "effect"]
+    applied = {event.value["id"] for event in effects}
+    keys = {event.key for event in effects if event.key is not None}
     for this, outcome in answered.items():
         event = asked[this]
         # A repetition is acknowledged for what another attempt under its key has done.

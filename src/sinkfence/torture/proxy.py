@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
-from links import Direction, Link, reset
+from sinkfence.torture.links import Direction, Link, reset
 
 INTERIM = b"HTTP/1.1 100 "
 """An interim answer is let through and not counted: without it boto3 keeps its body back."""

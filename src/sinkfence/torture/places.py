@@ -1,0 +1,101 @@
+"""Where a run plays: servers of its own, or the user's, where it keeps to names of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote, urlsplit
+
+from sinkfence.demo.servers.cluster import Cluster
+from sinkfence.demo.servers.postgres import postgres
+from sinkfence.demo.servers.s3 import S3Server, s3
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A bucket, and how to reach it. What is not given boto3 finds as it always does."""
+
+    name: str
+    endpoint: str | None = None
+    region: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = None
+
+    @classmethod
+    def on(cls, server: S3Server) -> Self:
+        """The bucket of a server of our own."""
+        return cls(server.bucket, server.endpoint, server.region, server.access_key, server.secret_key)
+
+    def client(self, **config: Any) -> S3Client:
+        """Return a client of its own (boto3), with settings of botocore.config.Config if some are given."""
+        import boto3
+        from botocore.config import Config
+
+        # By path where an endpoint is given, as servers at home have it: a bucket's own host name is AWS's.
+        style = Config(s3={"addressing_style": "path"}) if self.endpoint else Config()
+        return boto3.client(  # pyright: ignore[reportUnknownMemberType] - stubs of its other services
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            region_name=self.region,
+            config=style.merge(Config(proxies={}, **config)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Addresses, as every process of a run is given them."""
+
+    run: str
+    """The run's name: its schema in the database, and how its job ids and its objects begin."""
+    postgres: str
+    """A libpq URI, which leads into the run's schema: leases, effects, and whatever else a part makes."""
+    bucket: Bucket
+    service: str | None = None
+    """URL of the user's service; None where the run starts one of its own."""
+    cluster: Cluster | None = field(default=None, repr=False)
+    """The embedded server's process, to crash and restart it; None for a server of the user's."""
+
+    @property
+    def prefix(self) -> str:
+        """How the run's job ids begin, and its objects' names."""
+        return f"torture/{self.run}/"
+
+
+@contextlib.contextmanager
+def places(
+    *, postgres_dsn: str | None = None, bucket: Bucket | None = None, service: str | None = None
+) -> Generator[Places]:
+    """Start the servers that are not given, and make the run's schema; our own servers are gone at the end.
+
+    Raises:
+        ServerError: a server could not be had.
+        psycopg.OperationalError: the user's database cannot be reached.
+    """
+    import psycopg
+
+    run = f"torture_{secrets.token_hex(4)}"
+    cluster: Cluster | None = None
+    with contextlib.ExitStack() as servers:
+        if postgres_dsn is None:
+            server = servers.enter_context(postgres())
+            postgres_dsn, cluster = server.create_database(), server.cluster
+        if bucket is None:
+            bucket = Bucket.on(servers.enter_context(s3()))
+        with psycopg.connect(postgres_dsn) as conn:
+            conn.execute(f"CREATE SCHEMA {run}".encode())
+        yield Places(run, within(postgres_dsn, run), bucket, service, cluster)
+
+
+def within(dsn: str, schema: str) -> str:
+    """Return a libpq URI whose sessions find the schema's tables first."""
+    parts = urlsplit(dsn)
+    options = f"options={quote(f'-csearch_path={schema},public')}"
+    return parts._replace(query=f"{parts.query}&{options}" if parts.query else options).geturl()
