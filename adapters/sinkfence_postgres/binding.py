@@ -50,14 +50,15 @@ def bind_sessions(sessions: Any, bearer: Bearer) -> None:
     """Guard each connection of each session: every one of them commits by itself."""
     from sqlalchemy import event
 
-    guarded: WeakSet[Any] = WeakSet()
+    # By the session's own transaction: several sessions may be in savepoints of one that began outside.
+    guarded: WeakKeyDictionary[Any, set[int]] = WeakKeyDictionary()
 
     def begun(session: Any, transaction: Any, conn: sqlalchemy.Connection) -> None:
         if not transaction.nested:
             try:
                 guard(conn, bearer)
                 _listen(conn, statements.shown([bearer]))
-                guarded.add(conn.get_transaction())
+                guarded.setdefault(transaction, set()).add(id(conn))
             except BaseException:
                 # The session has the connection already, and would go on with it: unguarded.
                 conn.invalidate()
@@ -65,8 +66,9 @@ def bind_sessions(sessions: Any, bearer: Bearer) -> None:
 
     def committing(session: Any) -> None:
         # A listener of the user's that comes first and fails keeps `begun` from being called.
-        for conn in connected(session.get_transaction()):
-            if not conn.invalidated and conn.get_transaction() not in guarded:
+        transaction = session.get_transaction()
+        for conn in connected(transaction):  # which keeps them alive, and so their ids
+            if not conn.invalidated and id(conn) not in guarded.get(transaction, ()):
                 raise NotEnforced("this transaction was begun without its guard: roll back, and begin again")
 
     event.listen(sessions, "after_begin", begun)
@@ -90,10 +92,18 @@ def bind_engine(engine: Any, bearer: Bearer) -> None:
             _refuse(conn)
             raise
 
+    def executing(conn: sqlalchemy.Connection, *_: Any) -> None:
+        # A listener of the user's that comes first and fails keeps `begun` from being called, and SQLAlchemy
+        # goes on outside of any transaction. Else nothing is committed there; but in autocommit all of it is.
+        if conn.get_transaction() is None and connections.autocommits(conn):
+            _refuse(conn)
+            raise NotEnforced("in autocommit, and begun without its guard: roll back, and begin again")
+
     def prepared(conn: sqlalchemy.Connection, xid: Any) -> None:
         raise NotEnforced(connections.TWO_PHASE)
 
     event.listen(engine, "begin", begun)
+    event.listen(engine, "before_cursor_execute", executing)
     event.listen(engine, "begin_twophase", prepared)
 
 

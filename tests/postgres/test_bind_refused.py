@@ -13,6 +13,7 @@ from sinkfence.errors import LeaseLost, NotArmed, NotEnforced, StaleToken
 from sinkfence_postgres import aio, bind
 
 INSERT = sa.text("insert into entry (note) values (:note)")
+NOTHING = contextlib.nullcontext()
 ROLLED_BACK_FIRST = pytest.raises(sa.exc.PendingRollbackError)
 
 
@@ -174,3 +175,55 @@ def test_so_with_an_event_loop(db, lease, kind, driver):
 
     db.run(run())
     assert db.notes() == []
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+@pytest.mark.parametrize("options", [{}, {"isolation_level": "AUTOCOMMIT"}], ids=["", "autocommit"])
+def test_a_begin_listener_of_the_users_own_that_fails_first_leaves_nothing_unguarded(
+    db, lease, driver, options
+):
+    """SQLAlchemy goes on outside of any transaction: in autocommit, each statement would be there at once."""
+
+    def failing(*_):
+        raise RuntimeError
+
+    with db.engine(driver) as shared:
+        engine = shared.execution_options(**options)
+        sa.event.listen(engine, "begin", failing)
+        with bind(engine, lease).connect() as conn:
+            with pytest.raises(RuntimeError):
+                write(conn, "unguarded")
+            for _ in range(2):
+                with pytest.raises((NotEnforced, sa.exc.InvalidRequestError)) if options else NOTHING:
+                    write(conn, "unguarded")
+            conn.commit()
+    assert db.notes() == []
+
+
+def test_the_guard_of_one_session_stands_for_no_other_in_the_same_transaction(db, lease):
+    """Sessions may join a transaction that began outside; a guard goes with the savepoint it is in."""
+
+    def failing(*_):
+        if failures:
+            raise failures.pop()
+
+    failures = []
+    with db.engine() as engine, engine.connect() as conn, conn.begin() as outer:
+        sessions = orm.sessionmaker(conn, join_transaction_mode="create_savepoint")
+        sa.event.listen(sessions, "after_begin", failing)
+        bind(sessions, lease)
+        with sessions() as first:
+            write(first, "undone")
+            first.rollback()
+        failures.append(RuntimeError())
+        with sessions() as second:
+            with pytest.raises(RuntimeError):
+                write(second, "unguarded")
+            write(second, "unguarded")
+            with pytest.raises(NotEnforced, match="roll back"):
+                second.commit()
+            second.rollback()
+            write(second, "guarded")
+            second.commit()
+        outer.commit()
+    assert db.notes() == ["guarded"]
