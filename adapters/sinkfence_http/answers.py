@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sinkfence.errors import (
+    REFERENCE,
     GenerationConflict,
     IdempotencyMismatch,
     JobMismatch,
@@ -16,7 +17,7 @@ from sinkfence.errors import (
 )
 from sinkfence_http import wire
 
-PROBLEMS: Final = "https://sinkfence.readthedocs.io/en/stable/reference/http-wire.html#"
+PROBLEMS: Final = REFERENCE + "http-wire.html#"
 """Where the problem types are described: a `type` is this and the slug."""
 
 

@@ -18,21 +18,33 @@
 
 Malformed input is a ValueError or a TypeError. Errors of drivers and clients pass through untouched,
 apart from those that *are* one of the above. Every error can be pickled, and carries its data as
-attributes.
+attributes. Each class has a page of its own, `help_url`, with which its traceback ends.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from sinkfence.tokens import Token, label
+
+REFERENCE: Final = "https://sinkfence.readthedocs.io/en/stable/reference/"
+"""Where each error, and each problem type of the wire, is explained."""
 
 
 class SinkfenceError(Exception):
     """sinkfence refused something, or could not find out what became of it."""
 
+    help_url: ClassVar[str] = REFERENCE + "errors.html"
+    """The page on this error: what has happened, and what to do next."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__module__ == __name__:  # a class of somebody else's keeps the page of the one that it extends
+            cls.help_url = f"{REFERENCE}errors/{cls.__name__}.html"
+
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").partition("\n")[0])
+        self.add_note(f"See {self.help_url}")  # for tracebacks: a line of a log has str(), which stays short
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The default rebuilds by cls(*args), and args holds the message alone.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import traceback
 from datetime import timedelta
 
 import pytest
@@ -111,6 +112,19 @@ def test_errors_survive_pickling_with_their_data() -> None:
         assert type(again) is type(error)
         assert str(again) == str(error) != ""
         assert again.__dict__ == error.__dict__
+
+
+def test_a_traceback_ends_with_the_page_and_a_line_of_a_log_does_not() -> None:
+    """Each class has its page; an error of somebody else's keeps that of the class that it extends."""
+
+    class Ours(StaleToken):
+        """A kind of StaleToken that an application knows."""
+
+    error = pickle.loads(pickle.dumps(StaleToken(TOKEN, 8)))
+    page = "https://sinkfence.readthedocs.io/en/stable/reference/errors/StaleToken.html"
+    assert traceback.format_exception_only(error)[-1] == f"See {page}\n"
+    assert "https" not in str(error)
+    assert Ours.help_url == StaleToken.help_url == page
 
 
 def test_every_error_without_data_explains_itself_by_its_docstring() -> None:
