@@ -17,12 +17,12 @@ from pathlib import Path
 import psycopg
 import pytest
 import sqlalchemy as sa
-from standby import pair
 
 import sinkfence_postgres
 from sinkfence import GenerationConflict, LeaseLost, Leases, StaleToken, Token, aio
 from sinkfence.demo.servers import binaries
 from sinkfence.demo.servers.postgres import PostgresServer
+from sinkfence.demo.servers.standby import pair
 from sinkfence.demo.servers.supervised import ServerError
 from sinkfence.stores.sql import SqlStore
 from sinkfence.stores.sql import aio as sql_aio

@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from postgres.pooler import PGBOUNCER, pgbouncer
 from sinkfence import JobCompleted, LeaseHeld, Leases, aio
+from sinkfence.demo.servers.pooler import PGBOUNCER, pgbouncer
 from sinkfence.marks import MemoryMarks
 from sinkfence.stores.sql import SqlStore
 from sinkfence.stores.sql import aio as sql_aio

@@ -10,9 +10,9 @@ import sys
 import psycopg
 import pytest
 import sqlalchemy as sa
-from pooler import PGBOUNCER, pgbouncer
 from sqlalchemy import orm
 
+from sinkfence.demo.servers.pooler import PGBOUNCER, pgbouncer
 from sinkfence.errors import NotEnforced, StaleToken
 from sinkfence_postgres import PostgresSink, guard, once, transaction
 

@@ -21,8 +21,7 @@ def enter() -> dict[str, Any]:
     PR_SET_PDEATHSIG); elsewhere it is sent SIGHUP and SIGCONT when its process group is orphaned
     (POSIX, _Exit), and both end it, for the story gives each process a group of its own.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with_the_parent()
     line = b""
     while not line.endswith(b"\n"):
         # By single bytes and unbuffered: what follows the line belongs to `_leave_at_the_end`.
@@ -33,6 +32,12 @@ def enter() -> dict[str, Any]:
     threading.Thread(target=_leave_at_the_end, name="end-with-the-story", daemon=True).start()
     brief: dict[str, Any] = json.loads(line)
     return brief
+
+
+def end_with_the_parent() -> None:
+    """Have the kernel kill this process when its parent dies, also while it is stopped: on Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _leave_at_the_end() -> None:

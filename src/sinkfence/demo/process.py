@@ -29,9 +29,10 @@ class Process:
     """A Python module that waits for its brief, imported already; see `child` for its own half.
 
     Use it in a `with`, and in the main thread: on Linux it is killed when the *thread* that started it ends.
+    `environment` is added to our own.
     """
 
-    def __init__(self, name: str, module: str) -> None:
+    def __init__(self, name: str, module: str, environment: Mapping[str, str] | None = None) -> None:
         self.name = name
         self._words: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         # Without a name: nothing of it can be left on disk.
@@ -43,7 +44,9 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=self._complaints,
             process_group=0,  # Ctrl-C in a terminal is for the story, which then ends its processes
+            env={**os.environ, **(environment or {})},
         )
+        self.pid = self._process.pid
         self._listener = threading.Thread(target=self._listen, name=f"listen to {name}", daemon=True)
         self._listener.start()
 

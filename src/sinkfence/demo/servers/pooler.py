@@ -1,4 +1,4 @@
-"""PgBouncer in transaction mode before a database, with one connection to the server for everybody."""
+"""PgBouncer in transaction mode before a database, with few connections to the server for everybody."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ PGBOUNCER = shutil.which("pgbouncer", path=os.environ.get("PATH", "") + ":/usr/s
 
 SETTINGS = """
 [databases]
-{name} = host={host} port={server} dbname={name} user={user} password='{password}'
+{name} = host={host} port={server} dbname={name} user={user} password='{password}'{query}
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = {port}
 unix_socket_dir =
 auth_type = any
 pool_mode = transaction
-default_pool_size = 1
+default_pool_size = {pool}
 """
 
 
 @contextmanager
-def pgbouncer(dsn: str) -> Generator[str]:
-    """Run one, and give the URI of the same database as seen through it."""
+def pgbouncer(dsn: str, *, pool: int = 1, search_path: str = "") -> Generator[str]:
+    """Run one, and give the URI of the same database as seen through it.
+
+    `search_path` is for its connections to the server: clients cannot ask for one in their startup options.
+    """
     assert PGBOUNCER
     parts, user = urlsplit(dsn), binaries.unprivileged()
     [port] = binaries.free_ports(1)
@@ -42,7 +45,9 @@ def pgbouncer(dsn: str) -> Generator[str]:
                 server=parts.port,
                 user=parts.username,
                 password=unquote(parts.password or "").replace("'", "''"),
+                query=f" connect_query='set search_path = {search_path}'" if search_path else "",
                 port=port,
+                pool=pool,
             )
         )
         settings.chmod(0o600)
