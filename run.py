@@ -6,6 +6,7 @@
   lint    check style, types and import contracts
   bench   run the benchmarks, all or by name, and show a table of them
   docs    build the documentation into docs/_build/html
+  dist    build what is published into dist: source distribution, wheel, bill of materials
   sh      open a shell in the environment, or run a command there
 
 Needs Python and a package registry: it makes `.venv` beside itself, and installs there what the verb needs.
@@ -26,7 +27,15 @@ import time
 FLOOR = (3, 11)
 
 # The extra of pyproject.toml that a verb needs, and the extras that include an extra.
-EXTRAS = {"demo": "demo", "test": "test", "lint": "lint", "docs": "docs", "bench": "bench", "sh": "test"}
+EXTRAS = {
+    "demo": "demo",
+    "test": "test",
+    "lint": "lint",
+    "docs": "docs",
+    "bench": "bench",
+    "dist": "test",
+    "sh": "test",
+}
 INCLUDED_IN = {
     "demo": "demo test lint bench",
     "test": "test lint bench",
@@ -36,6 +45,7 @@ INCLUDED_IN = {
 }
 
 CHECKS = ["ruff check .", "ruff format --check .", "mypy", "pyright", "lint-imports"]
+BUILDS = ["python -m hatchling build -d dist", "python tests/packaging/sbom.py dist"]
 
 ROOT = os.path.dirname(os.path.abspath(__file__))
 VENV = os.path.join(ROOT, ".venv")
@@ -231,6 +241,8 @@ def run(verb, arguments):
         failed = [check for check in CHECKS if subprocess.call(check.split(), env=variables) != 0]
         say("failed: " + ", ".join(failed) if failed else "every check has passed")
         return 1 if failed else 0
+    if verb == "dist":
+        return int(any(subprocess.call(build.split(), env=variables) != 0 for build in BUILDS))
     command = {
         "demo": [PYTHON, os.path.join(VENV, "bin", "sinkfence"), "demo"],
         "test": [PYTHON, "-m", "pytest"],

@@ -17,24 +17,6 @@ PACKAGES = ("sinkfence", "sinkfence_postgres", "sinkfence_s3", "sinkfence_http")
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the source distribution, and the wheel that is built from it."""
-    folder = tmp_path_factory.mktemp("dist")
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", folder], cwd=ROOT, check=True
-    )
-    [archive] = folder.glob("*.tar.gz")
-    with tarfile.open(archive) as file:
-        file.extraction_filter = getattr(tarfile, "data_filter", None)  # the first 3.11 have none
-        file.extractall(folder)
-    [tree] = (path for path in folder.iterdir() if path.is_dir())
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=tree, check=True
-    )
-    return folder
-
-
-@pytest.fixture(scope="module")
 def wheel(built: Path) -> Iterator[zipfile.ZipFile]:
     """The wheel."""
     [archive] = built.glob("*.whl")
