@@ -11,15 +11,17 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Final
 
-from sinkfence.arming import check_sinks, is_async, repeatable
+from sinkfence.arming import check_sinks, is_async, is_future, listed
 from sinkfence.asking import AsyncStore, Unhurried
 from sinkfence.grants import Asked, Record
 from sinkfence.heartbeat import OnLost
 from sinkfence.holder import Means
 from sinkfence.holders import Holders, check_prefix, check_store, check_wait
+from sinkfence.holds import AsyncHold
 from sinkfence.lease import BaseLease, completing, releasing, renewing
 from sinkfence.observe import log
 from sinkfence.sinks import AsyncSink, Sink
@@ -81,17 +83,25 @@ class Leases:
         self._unhurried = unhurried
         self._holders = Holders(means, ttl, heartbeat, owner, on_lost)
 
-    @repeatable
-    @asynccontextmanager
-    async def hold(
+    def hold(
         self,
         job_id: str,
         *,
         ttl: timedelta | float | None = None,
         wait: timedelta | float = 0.0,
         arm: Iterable[Sink | AsyncSink] = (),
-    ) -> AsyncGenerator[Lease]:
+    ) -> AsyncHold[Lease]:
         """As `sinkfence.Leases.hold`. Sinks that are not for an event loop are armed in a thread."""
+        return AsyncHold(partial(self._held, job_id, ttl, wait, listed(arm)))
+
+    @asynccontextmanager
+    async def _held(
+        self,
+        job_id: str,
+        ttl: timedelta | float | None,
+        wait: timedelta | float,
+        arm: Sequence[Sink | AsyncSink],
+    ) -> AsyncGenerator[Lease]:
         sinks = check_sinks(self._store, arm, loop=True)
         length = self._holders.length(ttl)
         interval = self._holders.interval(length)
@@ -155,6 +165,16 @@ class Leases:
 
 
 async def _arm(sink: Any, token: Token) -> None:
-    answer = sink.arm(token) if is_async(sink) else await asyncio.to_thread(sink.arm, token)
+    answer: Any
+    if is_async(sink):
+        answer = sink.arm(token)
+    else:
+        try:
+            answer = await asyncio.to_thread(sink.arm, token)
+        except RuntimeError as error:
+            error.add_note("An arm() that is no `async def` is called in a thread, where no event loop runs.")
+            raise
+    if is_future(answer):
+        answer = asyncio.wrap_future(answer)
     if inspect.isawaitable(answer):  # of a sink, too, that passes on what an asynchronous one answers
         await answer

@@ -10,9 +10,10 @@ on, arms, and is refused. An unconditional repair would take the job from B.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
-from functools import partial, wraps
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from collections.abc import Iterable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Final, TypeVar, cast
 
 from sinkfence.errors import NotEnforced, StaleToken
 from sinkfence.grants import Asked, Grant
@@ -21,8 +22,6 @@ from sinkfence.sinks import AsyncSink, Sink
 from sinkfence.steps import Steps
 from sinkfence.tokens import Token
 
-P = ParamSpec("P")
-T = TypeVar("T")
 S = TypeVar("S", bound=Sink | AsyncSink)
 
 LARGEST_JUMP: Final = 1_000_000
@@ -57,16 +56,16 @@ def check_sinks(store: Asked, arm: Iterable[S], *, loop: bool = False) -> tuple[
     return sinks
 
 
-def repeatable(hold: Callable[P, T]) -> Callable[P, T]:
-    """Keep the sinks of `arm=`: a hold that decorates is entered at each call, an iterator read once."""
+def listed(arm: Iterable[S]) -> tuple[S, ...]:
+    """Return what `arm=` was given: kept, as a hold that decorates is entered at each call.
 
-    @wraps(hold)
-    def kept(*args: P.args, **kwargs: P.kwargs) -> T:
-        if "arm" in kwargs:
-            kwargs["arm"] = tuple(cast("Iterable[object]", kwargs["arm"]))
-        return hold(*args, **kwargs)
-
-    return kept
+    Raises:
+        TypeError: it is one sink, or nothing to be gone through.
+    """
+    given: Any = arm
+    if hasattr(given, "arm") or not isinstance(given, Iterable):
+        raise TypeError(f"arm= takes a list of sinks, not one {type(given).__name__}: arm=[...]")
+    return tuple(arm)
 
 
 def is_async(sink: Sink | AsyncSink) -> bool:
@@ -74,14 +73,19 @@ def is_async(sink: Sink | AsyncSink) -> bool:
     return inspect.iscoroutinefunction(sink.arm)
 
 
+def is_future(answer: object) -> bool:
+    """Whether an answer comes later, on another thread (`asyncio.run_coroutine_threadsafe`)."""
+    return isinstance(answer, Future)
+
+
 def arm_here(sink: Sink, token: Token) -> None:
     """Arm a sink on this thread.
 
     Raises:
-        TypeError: it answers with what is to be awaited, as one does that passes on to another: not armed.
+        TypeError: it answers with what is to be awaited, as one that passes on to another: not armed yet.
     """
     answer: Any = cast("Any", sink).arm(token)
-    if inspect.isawaitable(answer):
+    if inspect.isawaitable(answer) or is_future(answer):
         if inspect.iscoroutine(answer):
             answer.close()
         raise TypeError(

@@ -6,17 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from sinkfence.errors import JobCompleted, LeaseHeld, LeaseLost, OutcomeUnknown
+from sinkfence.errors import JobCompleted, LeaseHeld, LeaseLost
 from sinkfence.grants import Grant, Record, Store
 from sinkfence.observe import log
+from sinkfence.patience import PATIENCE, unanswered
 from sinkfence.tokens import Token
 
 T = TypeVar("T")
-
-PATIENCE: Final = 15.0
-"""Seconds for which who is leaving waits for the store: enough to find a connection dead and use another."""
 
 
 class AsyncStore(Protocol):
@@ -100,9 +98,9 @@ class Unhurried:
         return await self._whole(job_id, ttl, self._store.acquire(job_id, owner, ttl), self._give_back)
 
     async def reacquire_above(self, token: Token, n: int, owner: str, ttl: float) -> Grant | None:
-        """As `Store.reacquire_above`."""
+        """As `Store.reacquire_above`, for `PATIENCE` seconds."""
         asking = self._store.reacquire_above(token, n, owner, ttl)
-        return await self._whole(token.job_id, ttl, asking, self._give_back)
+        return await self._whole(token.job_id, ttl, asking, self._give_back, PATIENCE)
 
     async def release(self, token: Token, conn: object = None) -> None:
         """As `Store.release`, for `PATIENCE` seconds. In the caller's own transaction it is the caller's."""
@@ -122,10 +120,18 @@ class Unhurried:
         limit: float,
         asking: Coroutine[Any, Any, T],
         undo: Callable[[T], Awaitable[None]] | None = None,
+        patience: float | None = None,
     ) -> T:
         task = self._start(asking)
+        limited = asyncio.timeout(patience)
         try:
-            return await asyncio.shield(task)
+            async with limited:
+                return await asyncio.shield(task)
+        except TimeoutError:
+            if not limited.expired():
+                raise  # the driver's own
+            self._start(self._end(job_id, limit, task, undo))
+            raise unanswered() from None
         except asyncio.CancelledError:
             ending = self._start(self._end(job_id, limit, task, undo))
             with suppress(asyncio.CancelledError):
@@ -157,9 +163,7 @@ class Unhurried:
         await asyncio.wait([task], timeout=PATIENCE)
         if not task.done():
             task.cancel()
-            raise OutcomeUnknown(
-                "the lease store did not answer a release: repeat it, or let the lease run out"
-            )
+            raise unanswered()
         task.result()
 
     async def _give_back(self, grant: Grant | None) -> None:

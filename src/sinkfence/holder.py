@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -134,6 +135,9 @@ class Holder(Generic[L]):
             LeaseLost: the body ended without an error, and the job is somebody else's.
         """
         tenure = held.tenure
+        # A body that nobody left before the interpreter's exit: threads stand still, with what they locked.
+        if sys.is_finalizing():
+            return
         # In a child that was forked inside the body the lease is the parent's, who goes on with it.
         if tenure.is_forked or tenure.end in {RELEASED, COMPLETED}:
             return

@@ -95,8 +95,9 @@ def check_store(store: object, *, loop: bool = False) -> None:
     """Refuse what is no store, or is one for an event loop where there is none, or the other way round."""
     kind = type(store)
     acquire = getattr(kind, "acquire", None)
-    if acquire is None and not hasattr(kind, "__getattr__"):
-        raise TypeError(f"{kind.__name__} is no store: pass SqlStore(...)")
+    # Locks and pools can acquire, too.
+    if not hasattr(kind, "__getattr__") and (acquire is None or not hasattr(kind, "reacquire_above")):
+        raise TypeError(f"{kind.__name__} is no store: pass SqlStore(...), around a URL or an engine")
     if loop and not hasattr(store, "sync"):
         raise TypeError(
             f"this {kind.__name__} is not for an event loop: use that of sinkfence.stores.sql.aio"

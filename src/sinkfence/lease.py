@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sinkfence import observe
 from sinkfence.errors import LeaseLost, StaleToken
-from sinkfence.grants import Asked, Store
+from sinkfence.grants import Asked
 from sinkfence.steps import Steps, drive
 from sinkfence.tenure import COMPLETED, RELEASED, TERM_OVER, Tenure
 from sinkfence.terms import Clock
@@ -95,7 +95,7 @@ class Lease(BaseLease):
     Threads may share it. A forked child has only an image of it, which is void there.
     """
 
-    def __init__(self, store: Store, tenure: Tenure, clock: Clock) -> None:
+    def __init__(self, store: Asked, tenure: Tenure, clock: Clock) -> None:
         super().__init__(tenure, clock)
         self._store = store
 
@@ -134,7 +134,7 @@ class Lease(BaseLease):
 
         Raises:
             LeaseLost: somebody else has the job, and not because this side has released it.
-            OutcomeUnknown: no answer: repeat it, or let the lease run out.
+            OutcomeUnknown: no answer within 15 seconds: repeat it, or let the lease run out.
             Conflict: as `renew`.
         """
         drive(releasing(self._store, self._tenure, conn))

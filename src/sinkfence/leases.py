@@ -12,15 +12,18 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 
-from sinkfence.arming import arm_here, check_sinks, repeatable
+from sinkfence.arming import arm_here, check_sinks, listed
 from sinkfence.grants import Record, Store
 from sinkfence.heartbeat import OnLost
 from sinkfence.holder import Means
 from sinkfence.holders import Holders, check_prefix, check_store, check_wait
+from sinkfence.holds import Hold
 from sinkfence.lease import Lease
 from sinkfence.observe import log
+from sinkfence.patience import Patient
 from sinkfence.sinks import Sink
 from sinkfence.steps import drive
 from sinkfence.tenure import Tenure
@@ -59,14 +62,13 @@ class Leases:
         check_store(store)
 
         def lease(tenure: Tenure) -> Lease:
-            return Lease(store, tenure, _clock)
+            return Lease(patient, tenure, _clock)
 
-        means = Means(store=store, beats=store, lease=lease, arm=arm_here, pause=_pause, clock=_clock)
+        patient = Patient(store)
+        means = Means(store=patient, beats=store, lease=lease, arm=arm_here, pause=_pause, clock=_clock)
         self._store = store
         self._holders = Holders(means, ttl, heartbeat, owner, on_lost)
 
-    @repeatable
-    @contextmanager
     def hold(
         self,
         job_id: str,
@@ -74,11 +76,12 @@ class Leases:
         ttl: timedelta | float | None = None,
         wait: timedelta | float = 0.0,
         arm: Iterable[Sink] = (),
-    ) -> Generator[Lease]:
+    ) -> Hold[Lease]:
         """Acquire the job, keep it by a heartbeat, arm the sinks, run the body; release the job at the end.
 
         A sink that is ahead of the store although the record is still ours has the store raised above it, and
-        all sinks armed again under the new token, at most twice. Nothing is armed once the body runs.
+        all sinks armed again under the new token, at most twice. Nothing is armed once the body runs. A store
+        that does not answer keeps nobody at the end of the body for more than 15 seconds: the lease runs out.
 
         Args:
             job_id: what must have one writer at a time.
@@ -94,6 +97,12 @@ class Leases:
                 and the job was somebody else's by then.
             NotEnforced: the store forgets what a sink remembers.
         """
+        return Hold(partial(self._held, job_id, ttl, wait, listed(arm)))
+
+    @contextmanager
+    def _held(
+        self, job_id: str, ttl: timedelta | float | None, wait: timedelta | float, arm: Sequence[Sink]
+    ) -> Generator[Lease]:
         sinks = check_sinks(self._store, arm)
         length = self._holders.length(ttl)
         interval = self._holders.interval(length)

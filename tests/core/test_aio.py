@@ -7,6 +7,7 @@ import inspect
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -131,14 +132,57 @@ async def test_what_passes_on_to_an_asynchronous_sink_is_awaited(lite_url: str) 
         assert sink.mark(JOB).generation == 1
 
 
+class Elsewhere(Passing):
+    """A sink that is armed in an event loop of another thread, or says so, and answers with the future."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(Ledger())
+        self.loop = loop
+
+    def arm(self, bearer: Any) -> Any:
+        """Have it armed by the loop."""
+        return asyncio.run_coroutine_threadsafe(self.inner.arm(bearer), self.loop)
+
+
+@in_loop
+async def test_a_future_of_another_thread_is_awaited(lite_url: str) -> None:
+    """What an arm() that is called in a thread hands back to the loop has armed before the body runs."""
+    sink = Elsewhere(asyncio.get_running_loop())
+    async with leases_at(lite_url) as leases, leases.hold(JOB, arm=[sink]):
+        assert sink.inner.mark(JOB).generation == 1
+
+
+@in_loop
+async def test_an_arm_that_looks_for_the_loop_is_told_where_it_is(lite_url: str) -> None:
+    """An arm() that is no coroutine function runs in a thread: its error says so, and nothing is held."""
+
+    class Looking(Passing):
+        def arm(self, bearer: Any) -> Any:
+            return asyncio.get_running_loop().create_future()
+
+    async with leases_at(lite_url) as leases:
+        with pytest.raises(RuntimeError) as failed:
+            async with leases.hold(JOB, arm=[Looking(None)]):
+                pytest.fail("the body must not run")
+        assert any("async def" in note for note in failed.value.__notes__)
+        assert (await leases.get(JOB)).owner is None
+
+
 def test_without_a_loop_what_is_to_be_awaited_is_refused(lite: SqlStore) -> None:
     """Nothing is armed by an answer that nobody awaits; the job is given back."""
-    with (
-        pytest.raises(TypeError, match=r"sinkfence\.aio"),
-        sinkfence.Leases(lite).hold(JOB, arm=[Passing(Ledger())]),
-    ):
-        pytest.fail("the body must not run")
-    assert lite.get(JOB).owner is None
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    for sink in (Passing(Ledger()), Elsewhere(loop)):
+        with (
+            pytest.raises(TypeError, match=r"sinkfence\.aio"),
+            sinkfence.Leases(lite).hold(JOB, arm=[sink]),
+        ):
+            pytest.fail("the body must not run")
+        assert lite.get(JOB).owner is None
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
 
 
 @in_loop
@@ -297,6 +341,32 @@ async def test_a_release_that_gets_no_answer_keeps_nobody(
         with pytest.raises(OutcomeUnknown):
             await lease.release()
         wire.close()
+
+
+@in_loop
+async def test_a_repair_that_comes_too_late_is_given_back(lite_url: str, monkeypatch: Any) -> None:
+    """Nobody waits for a store that hangs while it is raised above a mark, and nobody has the job then."""
+    monkeypatch.setattr("sinkfence.asking.PATIENCE", 0.05)
+    go, released = asyncio.Event(), asyncio.Event()
+
+    class Late(sql_aio.SqlStore):
+        async def reacquire_above(self, *args: Any) -> Any:
+            await go.wait()
+            return await super().reacquire_above(*args)
+
+        async def release(self, token: Token, conn: object = None) -> None:
+            if token.generation == 42:
+                await super().release(token)
+                released.set()
+
+    async with aio.Leases(Late(lite_url)) as leases:
+        with pytest.raises(StaleToken):
+            async with leases.hold(JOB) as lease:
+                raise StaleToken(lease.token, 41)
+        go.set()
+        await released.wait()
+        record = await leases.get(JOB)
+        assert (record.generation, record.owner) == (42, None)
 
 
 @in_loop

@@ -6,11 +6,24 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
-from sinkfence import JobCompleted, LeaseHeld, LeaseLost, Leases, NotEnforced, StaleToken, Token, aio
+from sinkfence import (
+    JobCompleted,
+    Lease,
+    LeaseHeld,
+    LeaseLost,
+    Leases,
+    NotEnforced,
+    OutcomeUnknown,
+    StaleToken,
+    Token,
+    aio,
+)
 from sinkfence.errors import GenerationConflict
 from sinkfence.grants import Grant, Store
 from sinkfence.marks import Mark, MemoryMarks
@@ -487,9 +500,10 @@ def test_what_a_manager_is_made_of_is_checked(lite_url: str) -> None:
         Leases(sql_aio.SqlStore(lite_url))
     with pytest.raises(TypeError, match=r"sinkfence\.stores\.sql\.aio"):
         aio.Leases(SqlStore(lite_url))
-    for make in (Leases, aio.Leases):
-        with pytest.raises(TypeError, match="no store"):
-            make(lite_url)
+    engine = sa.create_engine(lite_url)
+    for make, mistaken in product((Leases, aio.Leases), (lite_url, engine, SqlStore, threading.Lock(), None)):
+        with pytest.raises(TypeError, match=r"no store: pass SqlStore"):
+            make(mistaken)
     with pytest.raises(TypeError, match="on_lost"):
         Leases(MemoryStore(), on_lost=3)
 
@@ -503,6 +517,47 @@ def test_a_hold_that_decorates_arms_at_each_call(leases_of: MakeLeases) -> None:
         return sink.mark(JOB).generation
 
     assert [work(), work()] == [1, 2]
+
+
+@pytest.mark.parametrize("make", [Leases, aio.Leases])
+@pytest.mark.parametrize("mistaken", [MemoryMarks(), None, 3])
+def test_one_sink_is_no_list_of_sinks(lite_url: str, make: Any, mistaken: Any) -> None:
+    """Forgotten brackets are told as such, and before anything is asked."""
+    store = SqlStore(lite_url) if make is Leases else sql_aio.SqlStore(lite_url)
+    with pytest.raises(TypeError, match=rf"list of sinks, not one {type(mistaken).__name__}: arm=\[\.\.\.\]"):
+        make(store).hold(JOB, arm=mistaken)
+
+
+@pytest.mark.parametrize(("make", "words"), [(Leases, "`with "), (aio.Leases, "`async with ")])
+def test_a_hold_that_is_not_entered_is_no_lease(lite_url: str, make: Any, words: str) -> None:
+    """Who takes what hold() returns for the lease is told how to get it; a sink that is given it, too."""
+    held = make(SqlStore(lite_url) if make is Leases else sql_aio.SqlStore(lite_url)).hold(JOB)
+    for name in (name for name in dir(Lease) if not name.startswith("_")):
+        with pytest.raises(TypeError, match=rf"{words}leases\.hold\(.*lease\.{name}"):
+            getattr(held, name)
+    with pytest.raises(TypeError, match=words):
+        MemoryMarks().arm(held)
+    assert not hasattr(held, "anything_else")
+
+
+def test_what_returns_before_its_body_is_not_decorated(lite_url: str) -> None:
+    """A coroutine function under the hold of threads would run when the job has been given back."""
+
+    async def coroutine() -> None:
+        pytest.fail("it must not run")
+
+    def generator() -> Iterator[None]:
+        yield
+
+    def function() -> None:
+        pytest.fail("it must not run")
+
+    for late in (coroutine, generator):
+        with pytest.raises(TypeError, match="inside of it"):
+            Leases(MemoryStore()).hold(JOB)(late)
+    for early in (function, generator):
+        with pytest.raises(TypeError, match="inside of it"):
+            aio.Leases(sql_aio.SqlStore(lite_url)).hold(JOB)(early)
 
 
 class Untouchable:
@@ -665,6 +720,60 @@ def test_a_store_out_of_reach_at_the_exit_costs_no_finished_work(caplog: Any) ->
     with Leases(Gone()).hold(JOB):
         pass
     assert "gone" in caplog.text
+
+
+def test_a_store_that_hangs_keeps_nobody_at_the_exit(
+    far: SqlStore, pg: SqlStore, wire: Any, leases_of: MakeLeases, monkeypatch: Any, caplog: Any
+) -> None:
+    """The end of a body is bounded: the lease runs out, and release() says that it had no answer."""
+    monkeypatch.setattr("sinkfence.patience.PATIENCE", 0.05)
+    leases = leases_of(far)
+    other = leases.acquire("other")
+    with leases.hold(JOB):
+        wire.swallow = True
+    assert "did not answer a release" in caplog.text
+    with pytest.raises(OutcomeUnknown, match="repeat it"):
+        other.release()
+    wire.close()
+    assert [pg.get(job).generation for job in (JOB, "other")] == [1, 1]
+
+
+class Late(MemoryStore):
+    """A store that answers to a repair when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go, self.released = threading.Event(), threading.Event()
+
+    def reacquire_above(self, token: Token, n: int, owner: str, ttl: float) -> Grant | None:
+        """Wait, and grant."""
+        assert self.go.wait(30)
+        return super().reacquire_above(token, n, owner, ttl)
+
+    def release(self, token: Token, conn: object = None) -> None:
+        """Release, and tell of a repaired one."""
+        super().release(token)
+        if token.generation > 2:
+            self.released.set()
+
+
+@pytest.mark.parametrize("where", ["arming", "body"])
+def test_a_repair_that_comes_too_late_is_given_back(monkeypatch: Any, where: str) -> None:
+    """Nobody waits for a store that hangs while it is raised above a mark, and nobody has the job then."""
+    monkeypatch.setattr("sinkfence.patience.PATIENCE", 0.05)
+    store = Late()
+    # The release that follows the repair changes nothing: it must not make room for it before.
+    monkeypatch.setattr("sinkfence.holder.Holder._release_quietly", lambda self, token: iter(()))
+    kind = OutcomeUnknown if where == "arming" else StaleToken
+    with (
+        pytest.raises(kind),
+        Leases(store).hold(JOB, arm=[AheadSink(4)] if where == "arming" else []) as lease,
+    ):
+        raise StaleToken(lease.token, 41)
+    store.go.set()
+    assert store.released.wait(30)
+    assert store.get(JOB).owner is None
+    assert store.get(JOB).generation == (6 if where == "arming" else 42)
 
 
 def test_two_threads_of_one_manager_never_share_a_lease(pg: SqlStore, leases_of: MakeLeases) -> None:

@@ -160,7 +160,6 @@ def test_an_exit_in_the_middle_leaves_the_lease_to_run_out(url: str, open_store:
         "import sys\nfrom sinkfence import Leases\nfrom sinkfence.stores.sql import SqlStore\n"
         "held = Leases(SqlStore(sys.argv[1]), ttl=1.0).hold('job')\nheld.__enter__()\n"
         "import os, atexit; atexit.register(lambda: print('exits', flush=True))\n"
-        "held.gen = None\n"
     )
     process = child(script, url)
     assert process.hear() == "exits"

@@ -1,0 +1,104 @@
+"""What `hold` returns: something to enter by `with`, once, or to decorate with, and no lease itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncContextDecorator,
+    ContextDecorator,
+)
+from types import TracebackType
+from typing import Any, Final, Generic, NoReturn, TypeVar
+
+L = TypeVar("L")
+F = TypeVar("F", bound=Callable[..., Any])
+A = TypeVar("A", bound=Callable[..., Awaitable[Any]])
+
+OF_A_LEASE: Final = frozenset(
+    {
+        *("token", "job_id", "generation", "lease_until", "lost", "remaining", "key", "lose"),
+        *("renew", "complete", "release"),
+    }
+)
+
+
+class _NoLease:
+    """Says what to do to whoever takes it for the lease: nothing is acquired before it is entered."""
+
+    _words = "with"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in OF_A_LEASE:
+            raise TypeError(
+                f"hold() acquires nothing before it is entered: "
+                f"`{self._words} leases.hold(...) as lease:`, and then lease.{name}"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class Hold(_NoLease, ContextDecorator, AbstractContextManager[L], Generic[L]):
+    """A job that is held inside `with`, or while a decorated function runs."""
+
+    def __init__(self, begin: Callable[[], AbstractContextManager[L]]) -> None:
+        self._begin = begin
+        self._block = begin()
+
+    def __call__(self, func: F) -> F:
+        """Decorate a function: the job is acquired at each call.
+
+        Raises:
+            TypeError: it returns before its body has run, and so would give the job back before.
+        """
+        early: bool = inspect.iscoroutinefunction(func) or inspect.isgeneratorfunction(func)
+        if early:
+            raise TypeError(
+                f"{func.__qualname__} returns before its body runs, and would hold nothing: "
+                "enter hold() inside of it"
+            )
+        return super().__call__(func)
+
+    def __enter__(self) -> L:
+        return self._block.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return self._block.__exit__(kind, error, trace)
+
+    def _recreate_cm(self) -> Hold[L]:  # by ContextDecorator, at each call
+        return Hold(self._begin)
+
+
+class AsyncHold(_NoLease, AsyncContextDecorator, AbstractAsyncContextManager[L], Generic[L]):
+    """A job that is held inside `async with`, or while a decorated coroutine function runs."""
+
+    _words = "async with"
+
+    def __init__(self, begin: Callable[[], AbstractAsyncContextManager[L]]) -> None:
+        self._begin = begin
+        self._block = begin()
+
+    def __call__(self, func: A) -> A:
+        """Decorate a coroutine function: the job is acquired at each call.
+
+        Raises:
+            TypeError: it is none.
+        """
+        awaited: bool = inspect.iscoroutinefunction(func)
+        if not awaited:
+            raise TypeError(f"{func.__qualname__} is no coroutine function: enter hold() inside of it")
+        return super().__call__(func)
+
+    async def __aenter__(self) -> L:
+        return await self._block.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._block.__aexit__(kind, error, trace)
+
+    def _recreate_cm(self) -> AsyncHold[L]:
+        return AsyncHold(self._begin)
