@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sinkfence.findings import Finding, Report
 from sinkfence_http.answers import Refused
+from sinkfence_http.doctor import doctor
 from sinkfence_http.dooronly import DoorOnly
 from sinkfence_http.fence import Fence
 from sinkfence_http.signer import TokenSigner
@@ -23,13 +25,16 @@ __all__ = [
     "AuthorityLookup",
     "DoorOnly",
     "Fence",
+    "Finding",
     "HostGate",
     "Refused",
+    "Report",
     "SignedTokens",
     "TokenSigner",
     "TrustedNetwork",
     "VerificationKey",
     "Verifier",
+    "doctor",
 ]
 
 

@@ -4,9 +4,12 @@ Each group of commands has a file of its own; this one loads none of them before
 without the extra there is one line and no traceback.
 """
 
+import signal
+import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sinkfence.cli.exits import missing
+from sinkfence.cli.exits import TERMINATED, missing
 
 if TYPE_CHECKING:
     import typer
@@ -16,11 +19,20 @@ __all__ = ["main", "make_app"]
 
 def main() -> None:
     """Run the command line, and exit."""
+    # As Ctrl-C does: with what the command has started or opened cleared away first.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(TERMINATED))
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command, and return its exit code; what is the user's to mend is said in a line."""
     try:
         app = make_app()
     except ModuleNotFoundError as error:
         missing([(error.name or "a module").partition(".")[0]], "cli")
-    app()
+    from sinkfence.cli.mistakes import heard
+
+    return heard(app, arguments)
 
 
 def make_app() -> "typer.Typer":

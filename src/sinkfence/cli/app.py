@@ -6,16 +6,20 @@ from typing import Annotated
 import rich  # noqa: F401 - the commands print with it: its lack is told before they run
 import typer
 
-from sinkfence.cli import demo, schema
+from sinkfence.cli import demo, doctor, leases, marks, schema
+from sinkfence.cli.exits import CODES
 
 
 def app() -> typer.Typer:
     """Return the command line."""
     root = typer.Typer(
-        add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
+        no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, epilog=CODES
     )
     root.callback()(sinkfence)
-    root.command()(demo.demo)
+    root.command(epilog=CODES)(demo.demo)
+    root.add_typer(doctor.commands, name="doctor")
+    root.add_typer(leases.commands, name="leases")
+    root.add_typer(marks.commands, name="marks")
     root.add_typer(schema.commands, name="schema")
     return root
 
@@ -38,4 +42,11 @@ def sinkfence(
     A paused worker does not know that it has lost its lease, and its delayed writes can land after the
     new owner's. With sinkfence a PostgreSQL database, an S3 bucket and an HTTP service each refuse, by
     themselves, whatever carries an older number than they have seen.
+
+    \b
+    Examples:
+      sinkfence demo                       see it, on real servers that are started for it
+      sinkfence schema leases | psql shop  make the tables of a lease store
+      sinkfence leases list                who holds what
+      sinkfence doctor postgres DSN        does this database refuse a stale owner?
     """

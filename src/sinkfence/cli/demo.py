@@ -1,12 +1,10 @@
 """`sinkfence demo`: late effects, refused on real servers."""
 
-import signal
-import sys
 from typing import Annotated, Final
 
 import typer
 
-from sinkfence.cli.exits import TERMINATED, need
+from sinkfence.cli.exits import need
 
 NEEDS: Final = (
     "psycopg",
@@ -32,19 +30,12 @@ def demo(
     the work. Then worker A is continued, and its COMMIT, its upload, its request and its completion
     arrive late.
 
-    \b
-    Exit code:
-      0  all was as it has to be: each late effect refused, by its destination,
-         and B's work untouched; with --unfenced, the damage done
-      1  it was not: what differs is listed
-      2  wrong usage
-      3  something is missing or broken here; the message says what to do
+    With exit code 0 all was as it has to be: each late effect refused by its destination, and B's work
+    untouched; with --unfenced, the damage done. With 1 it was not, and what differs is listed.
     """
     need(NEEDS, "demo")
     import rich.console
 
     from sinkfence.demo.show import show
 
-    # As Ctrl-C does: with the demo's processes and folders cleared away first.
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(TERMINATED))
     raise typer.Exit(show(rich.console.Console(highlight=False), fenced=not unfenced))

@@ -1,4 +1,4 @@
-"""The exit codes, the same for every command, and how a command ends early."""
+"""The exit codes, the same for every command, and how a command ends for want of a package."""
 
 import importlib.util
 import sys
@@ -7,24 +7,31 @@ from typing import Final, NoReturn
 
 FINE: Final = 0
 REFUSED: Final = 1
-"""Something was found, or was not as it has to be, or the answer was no."""
+"""Something was found, is not there, or is not as it has to be; or the answer was no."""
 USAGE: Final = 2
-"""A wrong usage, and what was not confirmed."""
+"""A wrong usage; also a change that nobody was there to confirm."""
 MISSING: Final = 3
-"""Something has to be installed or started first, or could not be reached."""
+"""Something has to be installed, started or mended first, or could not be reached."""
 INTERRUPTED: Final = 130
 """After Ctrl-C, as a shell has it."""
 TERMINATED: Final = 143
 """After SIGTERM, as a shell has it."""
 
+CODES: Final = """\b
+Exit codes, of every command:
+  0    fine
+  1    refused, not found, or not as it has to be: what, is said
+  2    wrong usage; also a change that was not confirmed by --yes or at a terminal
+  3    something is missing, broken or out of reach: the message says what to do
+  130  Ctrl-C; 143 SIGTERM
+"""
+
 
 def missing(names: Sequence[str], extra: str) -> NoReturn:
     """Say what to install, and exit."""
     are = "is" if len(names) == 1 else "are"
-    print(
-        f"sinkfence: {', '.join(names)} {are} not installed: pip install 'sinkfence[{extra}]'",
-        file=sys.stderr,
-    )
+    what = ", ".join(names)
+    print(f"sinkfence: {what} {are} not installed: pip install 'sinkfence[{extra}]'", file=sys.stderr)
     sys.exit(MISSING)
 
 

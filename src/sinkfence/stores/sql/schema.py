@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+import textwrap
+from typing import Final, Literal
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql as sa_postgresql
+from sqlalchemy.dialects import sqlite as sa_sqlite
 
 from sinkfence.errors import SchemaMismatch
 from sinkfence.stores.sql.dialects import TABLE
@@ -83,6 +86,26 @@ def create(connection: sa.Connection) -> None:
     if _found(connection) is None:
         connection.execute(sa.insert(schema).values(part="lease", version=VERSION))
     check(connection)
+
+
+def script(dialect: Literal["postgresql", "sqlite"]) -> str:
+    """Return as SQL what `create` does where nothing is there yet. To repeat it is harmless."""
+    postgresql = dialect == "postgresql"
+    words = sa_postgresql.dialect() if postgresql else sa_sqlite.dialect()  # type: ignore[no-untyped-call]
+    tables = (
+        str(sa.schema.CreateTable(table, if_not_exists=True).compile(dialect=words))
+        for table in metadata.sorted_tables
+    )
+    statements = [
+        "BEGIN",
+        *(["SELECT pg_advisory_xact_lock(7239414406513180001)"] if postgresql else []),
+        *tables,
+        *(_POSTGRESQL if postgresql else _SQLITE),
+        f"INSERT INTO {schema.name} (part, version) VALUES ('lease', {VERSION}) ON CONFLICT DO NOTHING",
+        "COMMIT",
+    ]
+    lines = "".join(f"{textwrap.dedent(each).strip()};\n" for each in statements).splitlines()
+    return "".join(f"{line.rstrip()}\n".replace("\t", "  ") for line in lines)
 
 
 def check(connection: sa.Connection) -> None:

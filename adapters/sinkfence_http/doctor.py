@@ -1,0 +1,248 @@
+"""What a deployed service does with tokens that it must refuse, tried out from outside, harmlessly."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from sinkfence.findings import Finding, Grade, Report
+from sinkfence.tokens import Token
+from sinkfence_http import wire
+from sinkfence_http.calls import Sign
+from sinkfence_http.forgery import forged
+
+if TYPE_CHECKING:
+    import requests
+
+JOB: Final = "sinkfence-doctor/probe"
+"""The job of all tokens that the doctor makes."""
+METHOD: Final = "PROPFIND"
+"""Safe by definition (RFC 4918, section 9.1), known to servers, served by few; and a door fences it, as it
+does all methods but the four that it knows to be safe."""
+ROUNDS: Final = 5
+"""How often a stale token is sent, each time over a new connection: another host may not know the mark."""
+TIMEOUT: Final = 10.0
+"""Seconds for each request."""
+
+_REFUSED: Final[Mapping[str, int]] = {"unauthentic-token": 403, "malformed-token": 400}
+_UNAVAILABLE: Final = frozenset({"fence-unavailable", "previous-owner-in-flight"})
+_SIGN: Final = "sign as the workers do: key, kid, alg, issuer and audience"
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    status: int
+    said: wire.Status | None
+
+
+def doctor(
+    session: requests.Session,
+    base_url: str,
+    *,
+    sign: Sign | None = None,
+    path: str | None = None,
+    method: str = METHOD,
+) -> Report:
+    """Send a deployed service tokens that it must refuse, and report what became of them.
+
+    Harmless: all requests are without a body, and for a job of the doctor's own, of which a mark stays at the
+    service. They are POSTs to `/.well-known/fencing-arm` below `base_url`, which a door answers itself. A
+    `path` below it, a route that is to be fenced, is asked as well, by a method that is safe; and only with a
+    token once a request without one was turned away there. Where no door stands before it, that one request
+    reaches the handler, and is all that does.
+
+    `sign` is what the workers sign with; without it the tokens are unsigned. The session's settings and
+    headers are used, a `FencedAdapter` that is mounted is not.
+
+    Raises:
+        requests.RequestException: the first request got no answer.
+        ValueError: `sign` makes no compact JWS, or the URL is none.
+    """
+    parts = urlsplit(base_url)
+    where = f"service at {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    examination = _Examination(session, base_url.rstrip("/"), sign)
+    examination.ask("POST", wire.ARM_PATH, path, method)
+    return Report(where, tuple(examination.findings))
+
+
+class _Examination:
+    """One visit of the doctor's."""
+
+    def __init__(self, session: requests.Session, base: str, sign: Sign | None) -> None:
+        self._session = session
+        self._base = base
+        self._sign = sign or wire.format_token
+        self._signed = sign is not None
+        # Above what an earlier visit has left, which no mark goes below. A clock, so that nobody has to look
+        # a mark up to go beyond it; one job for all visits, as marks stay for ever.
+        generation = int((time.time() - 1_577_836_800) * 1000)
+        self._newest = Token(JOB, generation, f"doctor:{secrets.token_hex(16)}")
+        self._other = Token(JOB, generation, f"another:{secrets.token_hex(16)}")
+        self._stale = Token(JOB, generation - 1, f"earlier:{secrets.token_hex(16)}")
+        self.findings: list[Finding] = []
+
+    def ask(self, arm_method: str, arm_path: str, path: str | None, method: str) -> None:
+        """Ask the door itself, and then a route behind it."""
+        door = _Place(arm_method, self._base + arm_path, "")
+        first = self._send(door, ())
+        if not self._judge(door, "no token", first, {"token-required": 428}):
+            return
+        self._authenticity(door)
+        if not self._arm(door):
+            return
+        self._staleness(door)
+        if path is None:
+            says = "none was asked: whether each of yours is behind this door is not known"
+            self._tell("routes", "note", says, "name one (path=, --path)")
+        else:
+            self._route(_Place(method, f"{self._base}/{path.lstrip('/')}", f"{method} {path}: "))
+        says = "not asked: a door sees to it that they check, unless it was made with strict=False"
+        self._tell("handlers", "note", says, "look for `not-guarded` in the service's log")
+
+    def _route(self, place: _Place) -> None:
+        # First of all without a token: whatever is behind the route, nothing more is sent to it if that runs.
+        try:
+            first = self._send(place, ())
+        except OSError as error:
+            self._untried(place, "no token", error)
+            return
+        if self._judge(place, "no token", first, {"token-required": 428}):
+            self._authenticity(place)
+            self._staleness(place)
+
+    def _authenticity(self, place: _Place) -> None:
+        newest = self._sign(self._newest)
+        malformed = {"malformed-token": 400}
+        self._try(place, "malformed token", ['"half a token'], malformed)
+        self._try(place, "two tokens", [newest, newest], malformed)
+        self._try(place, "two tokens in one field", [f"{newest}, {newest}"], malformed)
+        for name, value in forged(self._sign, self._newest).items() if self._signed else ():
+            self._try(place, f"forged: {name}", [value], _REFUSED)
+
+    def _arm(self, place: _Place) -> bool:
+        """Arm the service for the newest owner, twice, and return whether it is armed now."""
+        name = "arming"
+        for _ in range(2):
+            try:
+                reply = self._send(place, [self._sign(self._newest)])
+            except OSError as error:
+                self._untried(place, name, error)
+                return False
+            word = reply.said.word if reply.said else None
+            if word in _REFUSED:
+                says = f"answered {reply.status} {word}: this service does not believe the doctor's tokens"
+                advice = _SIGN if self._signed else f"if it takes signed tokens, {_SIGN}"
+                self._tell(name, "unknown", f"{says}, and so can't be asked about stale ones", advice)
+                return False
+            if word in ("stale-token", "generation-conflict"):
+                says = f"answered {word}: another doctor was here, by a clock that is ahead of this one"
+                self._tell(name, "unknown", says, "ask again")
+                return False
+            if not self._judge(place, name, reply, {"armed": 204}, say=False):
+                return False
+        self._tell(name, "ok", "204 armed, and once more for the same owner", "")
+        if not self._signed:
+            says = "believed as it comes: whoever reaches this service can lock the owner of any job out"
+            self._tell(
+                "unsigned token", "weak", says, "SignedTokens, or AuthorityLookup, or a closed network"
+            )
+        return True
+
+    def _staleness(self, place: _Place) -> None:
+        self._try(place, "another owner", [self._sign(self._other)], {"generation-conflict": 412})
+        self._try(place, "stale token", [self._sign(self._stale)], {"stale-token": 412}, rounds=ROUNDS)
+
+    def _try(
+        self,
+        place: _Place,
+        name: str,
+        tokens: Sequence[str],
+        expected: Mapping[str, int],
+        rounds: int = 1,
+    ) -> None:
+        reply: _Reply | None = None
+        for _ in range(rounds):
+            try:
+                reply = self._send(place, tokens)
+            except OSError as error:  # as all of requests are
+                self._untried(place, name, error)
+                return
+            if reply.said is None or reply.said.word not in expected:
+                break
+        if reply is not None:
+            self._judge(place, name, reply, expected)
+
+    def _judge(
+        self, place: _Place, name: str, reply: _Reply, expected: Mapping[str, int], *, say: bool = True
+    ) -> bool:
+        """Tell what an answer means, and return whether it is the one that a fenced service gives."""
+        grade, says, advice = _meaning(reply, expected)
+        if say or grade != "ok":
+            self._tell(place.name + name, grade, says, advice)
+        return grade in ("ok", "weak")
+
+    def _untried(self, place: _Place, name: str, error: Exception) -> None:
+        says = f"could not be tried: {type(error).__name__}"
+        self._tell(place.name + name, "unknown", says, "mend that, and ask again")
+
+    def _tell(self, name: str, grade: Grade, says: str, advice: str) -> None:
+        self.findings.append(Finding(name, grade, says, advice))
+
+    def _send(self, place: _Place, tokens: Sequence[str]) -> _Reply:
+        """Send one request, over a connection of its own, by the session's settings."""
+        import requests
+        from urllib3 import HTTPHeaderDict
+
+        session = self._session
+        request = session.prepare_request(requests.Request(place.method, place.url))
+        headers = HTTPHeaderDict(request.headers)
+        headers.pop(wire.TOKEN, None)
+        headers["Connection"] = "close"
+        for token in tokens:
+            headers.add(wire.TOKEN, token)  # a line for each
+        request.headers = headers  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
+        settings: dict[str, Any] = dict(session.merge_environment_settings(place.url, {}, True, None, None))
+        adapter = session.get_adapter(place.url)
+        transmit = getattr(adapter, "transmit", adapter.send)  # a FencedAdapter would put its own token on
+        response = transmit(request, timeout=TIMEOUT, **settings)
+        response.close()
+        return _Reply(response.status_code, wire.parse_status(response.headers.get(wire.STATUS)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where requests go, and how they are named in the report."""
+
+    method: str
+    url: str
+    name: str
+
+
+def _meaning(reply: _Reply, expected: Mapping[str, int]) -> tuple[Grade, str, str]:
+    """Return what an answer says of the service: a grade, why, and what to do."""
+    status, word = reply.status, reply.said.word if reply.said else None
+    wanted = " or ".join(f"{code} {name}" for name, code in expected.items())
+    if word is not None and word in expected:
+        if status == expected[word]:
+            return "ok", f"{status} {word}", ""
+        says = f"answered {status}, and {word} in Fencing-Status: something on the way changes the status"
+        return "weak", says, "have the proxy pass statuses on: callers of other makers may decide by them"
+    if word in ("accepted", "armed", "not-guarded"):
+        return "broken", f"LET IN: answered {status} {word}, and not {wanted}", "look at the Fence's verifier"
+    if word in _UNAVAILABLE:
+        return "unknown", f"answered {status} {word}", "see why its gate can't be asked, and ask again"
+    if word is not None:
+        return "unknown", f"answered {status} {word}, and not {wanted}", "see why, and ask again"
+    bare = f"answered {status} without Fencing-Status, and not {wanted}"
+    if status in expected.values():
+        advice = "have the proxy pass Fencing-Status on: callers take each success for one of no fence"
+        return "broken", bare, advice
+    if status in (401, 407, 429) or status >= 500 or not 200 <= status <= 599:
+        return "unknown", bare, "have the doctor let in (a header, a session), or ask again"
+    if 300 <= status < 400:
+        return "unknown", f"{bare}: it leads elsewhere", "give the address that it leads to"
+    return "broken", f"{bare}: no door stands there", "mount the middleware there, or give its address"

@@ -1,0 +1,159 @@
+"""`sinkfence doctor`: does this destination refuse a stale owner, and what speaks against it?"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sinkfence.cli import places
+from sinkfence.cli.exits import CODES, FINE, REFUSED, need
+from sinkfence.cli.mistakes import Mistake, reaching
+from sinkfence.cli.output import put_report
+from sinkfence.cli.places import AsJson, database
+from sinkfence.findings import Report
+
+commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=CODES)
+
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--sign-key", metavar="FILE", help="The workers' private key, PEM; for HS256 the secret's bytes."
+    ),
+]
+Header = Annotated[
+    list[str] | None,
+    typer.Option(metavar="'NAME: VALUE'", help="Sent with each request, for a login. May be repeated."),
+]
+
+
+@commands.callback()
+def group() -> None:
+    """Ask a destination whether it refuses a stale owner.
+
+    Do so before you depend on it, and after each change of servers or proxies. Each ends with `fenced`
+    and exit code 0, or with `NOT FENCED, or not shown to be` and 1: something is
+    broken, or could not be tried. What is `weak` holds until somebody goes round it; what is a `note` is
+    worth knowing.
+    """
+
+
+@commands.command(epilog=CODES)
+def postgres(dsn: places.DsnArgument = None, as_json: AsJson = False) -> None:
+    """Look at a PostgreSQL database as its clients find it. Changes nothing.
+
+    Log in as the role of your application: settings and rights are those of its sessions.
+
+    \b
+    Example:
+      sinkfence doctor postgres postgresql://app@db.example/shop
+    """
+    with database(dsn) as connection:
+        from sinkfence_postgres.doctor import doctor
+
+        report = doctor(connection)
+    tell(report, as_json=as_json)
+
+
+@commands.command(epilog=CODES)
+def s3(
+    bucket: Annotated[str, typer.Option(metavar="B", help="The bucket, which is there already.")],
+    prefix: Annotated[str, typer.Option(metavar="P", help="Where your fenced objects are to be.")] = "",
+    endpoint: places.Endpoint = None,
+    as_json: AsJson = False,
+) -> None:
+    """Try out on a bucket whether it enforces the conditions that fenced objects rest on.
+
+    Takes some hundred small requests for keys under PREFIX.sinkfence-probe/, and deletes what it has made.
+    Credentials and region are found as boto3 finds them: AWS_ACCESS_KEY_ID, AWS_PROFILE and so on.
+
+    \b
+    Examples:
+      sinkfence doctor s3 --bucket reports --prefix daily/
+      sinkfence doctor s3 --bucket reports --endpoint http://127.0.0.1:9000
+    """
+    with places.bucket(bucket, endpoint) as client:
+        from sinkfence_s3.doctor import doctor
+
+        report = doctor(client, bucket, prefix)
+    tell(report, as_json=as_json)
+
+
+@commands.command(epilog=CODES)
+def http(
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="Where the service's door stands.", show_default=False)
+    ],
+    *,
+    path: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="A route below URL that is to be fenced, asked as well."),
+    ] = None,
+    method: Annotated[
+        str, typer.Option(metavar="METHOD", help="How PATH is asked: by default with a method that is safe.")
+    ] = "PROPFIND",
+    sign_key: KeyFile = None,
+    kid: Annotated[
+        str | None, typer.Option(metavar="ID", help="The key's id, as the service has it.")
+    ] = None,
+    alg: Annotated[str, typer.Option(metavar="ALG", help="EdDSA, ES256, RS256, PS256 or HS256.")] = "EdDSA",
+    issuer: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Who signs, as the service has it.")
+    ] = None,
+    audience: Annotated[str | None, typer.Option(metavar="NAME", help="The service's own name.")] = None,
+    header: Header = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send a deployed service stale and forged tokens, and expect it to refuse them. Harmless.
+
+    All requests are without a body, for a job of the doctor's own (sinkfence-doctor/probe), of which a mark
+    stays. They go to /.well-known/fencing-arm, which the door answers itself. With --path they go to that
+    route as well, once the door has turned away a first one there that carries no token: if nobody stands
+    before it, that one request reaches your handler, by a method (PROPFIND) that changes nothing.
+
+    Without --sign-key the tokens are unsigned, as TrustedNetwork takes them.
+
+    \b
+    Examples:
+      sinkfence doctor http https://orders.example/ --path accounts/17 \\
+        --sign-key workers.pem --kid 2026-06 --issuer workers --audience orders
+      sinkfence doctor http http://127.0.0.1:8000/
+    """
+    need(["requests"] if sign_key is None else ["requests", "jwt", "cryptography"], "requests,jwt")
+    import requests
+
+    from sinkfence_http.doctor import doctor
+
+    if not url.startswith(("http://", "https://")):
+        raise Mistake("the service's URL begins with http:// or https://")
+    sign = None if sign_key is None else signer(sign_key, kid, alg, issuer, audience)
+    with reaching(f"service {places.shown(url)}", places.secrets(url)), requests.Session() as session:
+        for each in header or ():
+            name, colon, value = each.partition(":")
+            if not colon:
+                raise Mistake("--header is 'NAME: VALUE'")
+            session.headers[name.strip()] = value.strip()
+        report = doctor(session, url, sign=sign, path=path, method=method)
+    tell(report, as_json=as_json)
+
+
+def signer(file: Path, kid: str | None, alg: str, issuer: str | None, audience: str | None) -> Any:
+    """Return what signs tokens as the workers do."""
+    names = {"--kid": kid, "--issuer": issuer, "--audience": audience}
+    if lacking := [name for name, value in names.items() if not value]:
+        raise Mistake(f"--sign-key needs {', '.join(lacking)} as well, as the service has them")
+    try:
+        key = file.read_bytes()
+    except OSError as error:
+        raise Mistake(f"--sign-key: {error.strerror}: {file}") from None
+    from sinkfence_http.signer import TokenSigner
+
+    try:
+        return TokenSigner(key, kid=kid or "", alg=alg, issuer=issuer or "", audience=audience or "")
+    except ValueError as error:
+        raise Mistake(f"--sign-key: {error}") from None
+
+
+def tell(report: Report, *, as_json: bool) -> None:
+    """Print a report, and exit by what it says."""
+    put_report(report, as_json=as_json)
+    raise typer.Exit(FINE if report.fenced else REFUSED)

@@ -1,0 +1,110 @@
+"""`sinkfence marks`: what the destinations have seen."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sinkfence.cli import places
+from sinkfence.cli.exits import CODES, REFUSED, need
+from sinkfence.cli.mistakes import Mistake
+from sinkfence.cli.output import put_list, put_one
+from sinkfence.cli.places import AsJson, Prefix, database
+from sinkfence.tokens import check_job_id, label
+
+if TYPE_CHECKING:
+    from sinkfence_postgres.marks import JobMark
+
+commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=CODES)
+
+
+@commands.callback()
+def group() -> None:
+    """See which generation a destination has seen of a job.
+
+    Marks are to look at: who writes under a number that was found here makes a stale owner look new. They
+    are never lowered or deleted.
+    """
+
+
+@commands.command("list", epilog=CODES)
+def list_(prefix: Prefix = "", postgres: places.Dsn = None, as_json: AsJson = False) -> None:
+    """List a database's marks, in bytewise order of the jobs' ids.
+
+    Takes a superuser, or a role with GRANT SELECT ON sinkfence.mark. Of an owner the label is shown; the
+    random bits behind it, by `show` and --json.
+
+    \b
+    Example:
+      sinkfence marks list reports/ --postgres postgresql://ops@db.example/shop
+    """
+    found = read(postgres, prefix)
+    table = [
+        {
+            "JOB": each.job_id,
+            "GENERATION": str(each.generation),
+            "OWNER": label(each.owner),
+            "RAISED AT": each.raised_at.isoformat(sep=" ", timespec="seconds"),
+        }
+        for each in found
+    ]
+    put_list("marks", [fields(each) for each in found], table, as_json=as_json)
+
+
+@commands.command(epilog=CODES)
+def show(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="JOB", help="The job_id, whole; with --bucket the name of an object."),
+    ],
+    *,
+    postgres: places.Dsn = None,
+    bucket: Annotated[
+        str | None, typer.Option(metavar="B", help="Look at an object in this S3 bucket instead.")
+    ] = None,
+    prefix: Annotated[str, typer.Option(metavar="P", help="The prefix of the FencedBucket.")] = "",
+    endpoint: places.Endpoint = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the mark of one job in a database, or that of one object in a bucket.
+
+    An object that was armed, and never written or deleted since, has a mark that only a write finds out.
+
+    \b
+    Examples:
+      sinkfence marks show reports/latest --postgres postgresql://ops@db.example/shop
+      sinkfence marks show totals.csv --bucket reports --prefix monthly/
+    """
+    if bucket is not None:
+        put_one(stat(name, bucket, prefix, endpoint), as_json=as_json)
+        return
+    check_job_id(name)
+    found = [each for each in read(postgres, name) if each.job_id == name]
+    if not found:
+        raise Mistake(f"this database has seen no owner of a job {name!r}", REFUSED)
+    put_one(fields(found[0]), as_json=as_json)
+
+
+def read(dsn: str | None, prefix: str) -> "list[JobMark]":
+    """Return the marks of a database."""
+    with database(dsn) as connection:
+        from sinkfence_postgres.marks import marks
+
+        return marks(connection, prefix)
+
+
+def stat(name: str, bucket: str, prefix: str, endpoint: str | None) -> dict[str, Any]:
+    """Return what is known of an object."""
+    need(["boto3"], "s3")
+    with places.bucket(bucket, endpoint) as client:
+        from sinkfence_s3 import FencedBucket
+
+        found = FencedBucket(client, bucket, prefix=prefix).object(name).stat()
+    if found is None:
+        raise Mistake(f"there is no content of {prefix + name!r} in bucket {bucket!r}", REFUSED)
+    return asdict(found)
+
+
+def fields(mark: "JobMark") -> dict[str, Any]:
+    """Return a mark as JSON has it."""
+    return {**asdict(mark), "raised_at": mark.raised_at.isoformat()}

@@ -1,0 +1,117 @@
+"""What went wrong, in a line of plain words with an exit code: for all that is not a bug of ours."""
+
+import contextlib
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final
+
+from sinkfence.cli.exits import FINE, INTERRUPTED, MISSING, REFUSED, USAGE
+from sinkfence.errors import GenerationExhausted, LeaseHeld, LeaseLost, SinkfenceError
+
+_BLOCKED: Final = "somebody's open transaction has the record locked: end that, or try again"
+_NO: Final = (GenerationExhausted, LeaseHeld, LeaseLost)
+
+
+class Mistake(Exception):
+    """What the user can mend, said in a line."""
+
+    def __init__(self, says: str, code: int = USAGE) -> None:
+        super().__init__(says)
+        self.code = code
+
+
+def heard(app: Callable[..., Any], arguments: Sequence[str]) -> int:
+    """Run the command line, say what went wrong, and return the exit code."""
+    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):  # of a test, or of a program that embeds us
+            # A terminal that lacks a letter of some job's name must not end the command.
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        app(list(arguments), prog_name="sinkfence")
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else FINE
+    except KeyboardInterrupt:
+        print("sinkfence: interrupted", file=sys.stderr)
+        code = INTERRUPTED
+    except Exception as error:
+        found = told(error)
+        if found is None:
+            raise
+        print(f"sinkfence: {printable(str(found))}", file=sys.stderr)
+        code = found.code
+    else:
+        code = FINE
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read has gone, `| head` say. Python flushes once more at its exit, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = REFUSED
+    return code
+
+
+@contextlib.contextmanager
+def reaching(place: str, secrets: Sequence[str] = ()) -> Generator[None]:
+    """Say of what goes wrong where it did, without these secrets."""
+    try:
+        yield
+    except Mistake:
+        raise
+    except Exception as error:
+        found = told(error)
+        if found is None:
+            raise
+        says = str(found)
+        for secret in secrets:
+            says = says.replace(secret, "***")
+        raise Mistake(f"{place}: {says}" if found.code == MISSING else says, found.code) from None
+
+
+def told(error: Exception) -> Mistake | None:
+    """Return what an error says to a user, or None where it is nobody's mistake but ours."""
+    if isinstance(error, Mistake):
+        return error
+    if isinstance(error, SinkfenceError):
+        return Mistake(str(error), REFUSED if isinstance(error, _NO) else MISSING)
+    if isinstance(error, ImportError) and "pip install" in str(error):
+        return Mistake(str(error), MISSING)
+    kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(error).__mro__}
+    if "psycopg.ProgrammingError" in kinds and getattr(error, "sqlstate", None) is None:
+        return Mistake("that is no connection string: postgresql://USER@HOST:5432/DATABASE")
+    own = getattr(error, "orig", None) or error
+    if getattr(own, "sqlstate", None) == "55P03" or "database is locked" in str(own):
+        return Mistake(_BLOCKED, REFUSED)
+    if "sqlalchemy.ArgumentError" in kinds:
+        return Mistake(
+            "that is no database URL: postgresql+psycopg://USER@HOST:5432/DATABASE or sqlite:///FILE"
+        )
+    outside = {
+        "sqlalchemy.SQLAlchemyError",
+        "psycopg.Error",
+        "requests.RequestException",
+        "urllib3.HTTPError",
+        "botocore.BotoCoreError",
+        "botocore.ClientError",
+        "builtins.OSError",
+    }
+    if kinds & outside:
+        return Mistake(_short(own), MISSING)
+    if isinstance(error, ValueError):  # what our own checks of a name or a number raise
+        return Mistake(str(error))
+    return None
+
+
+def _short(error: object) -> str:
+    """Return what an error of a library says, without its account of pools, retries and addresses in memory."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    system = re.search(r"\[Errno -?\d+\] ([^'\")]+)", text)
+    return system[1] if system and "HTTP" in text else text
+
+
+def printable(text: str) -> str:
+    """Return text that does nothing to a terminal, whoever wrote it."""
+    return re.sub(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]", lambda found: ascii(found[0])[1:-1], text)
