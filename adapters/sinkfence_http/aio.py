@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -149,11 +150,12 @@ class HostReplay:
     @asynccontextmanager
     async def claim(self, token: Token, key: str, fingerprint: str) -> AsyncGenerator[HostClaim]:
         """As `sinkfence.sinks.Replay.claim`."""
-        begun = asyncio.ensure_future(self._threads.run(self._replay.begin, token, key, fingerprint))
+        begun = self._threads.start(self._replay.begin, token, key, fingerprint)
         try:
-            claim = await asyncio.shield(begun)
-        except asyncio.CancelledError:
+            claim = await asyncio.shield(asyncio.wrap_future(begun))
+        except BaseException:
             # The thread goes on, and what it claims would be "in progress" for as long as this process lives.
+            # It is told itself: the loop may end before it.
             begun.add_done_callback(self._abandon)
             raise
         try:
@@ -161,9 +163,14 @@ class HostReplay:
         finally:
             claim.close()
 
-    def _abandon(self, begun: asyncio.Future[host_replay.HostClaim]) -> None:
-        if not begun.cancelled() and begun.exception() is None:
-            self._threads.start(begun.result().leave, undone=True)  # it may wait for the file: not the loop
+    def _abandon(self, begun: Future[host_replay.HostClaim]) -> None:
+        if begun.cancelled() or begun.exception() is not None:
+            return
+        leave = begun.result().leave
+        try:
+            self._threads.start(leave, undone=True)  # it may wait for the file: not the loop
+        except RuntimeError:  # no thread begins any more: the interpreter ends
+            leave(undone=True)
 
 
 class HostClaim:

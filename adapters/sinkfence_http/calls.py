@@ -148,7 +148,7 @@ class Call:
             stale = kind(self.token, said.current, earlier_attempt_unknown=self.unknown or said.applied)
             observe.refuse("http", self.caller.bearer, stale)
             raise stale
-        if word in _UNKNOWN:
+        if said and (word in _UNKNOWN or said.applied):
             raise OutcomeUnknown(f"{self}: the service says {word}: its effect may stand. Read it back")
         if 200 <= status < 400:
             # A redirect answers a write that was performed just as a 200 does (RFC 9110, section 15.4.4).

@@ -126,7 +126,9 @@ class Passage:
         answer = refusal_of(error)
         if answer is None or not self._applied:
             return answer
-        return replace(answer, applied=True) if isinstance(error, StaleToken) else OUTCOME_UNKNOWN
+        # A key that is missing is missing still when the request is repeated, or read back.
+        told = isinstance(error, StaleToken) or answer is KEY_REQUIRED
+        return replace(answer, applied=True) if told else OUTCOME_UNKNOWN
 
     @property
     def _applied(self) -> bool:

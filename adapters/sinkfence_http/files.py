@@ -13,39 +13,63 @@ from typing import Final
 SLOT: Final = 512
 """Bytes: a sector, which disks write as a whole."""
 
-_held: Final[set[int]] = set()
-_mutex: Final = threading.Lock()
+
+class Held:
+    """A file that is open and locked here. Not its number alone: that is soon another file's."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+
+_held: Final[set[Held]] = set()
+_mutex: Final = threading.RLock()  # not a plain one: a signal handler may fork the thread that has it
+_forks: Final = [0]
 _known_to_fork: Final = threading.Event()
 
 
-def hold(path: str, flags: int, kind: int) -> int | None:
+def hold(path: str, flags: int, kind: int) -> Held | None:
     """Open the file and lock it, None if that means to wait. A forked child lets go of it at once.
 
     Else the child, say of a pool of processes, would hold the lock after its parent was killed, for as long
     as it lives. Closed on exec (PEP 446): a program that a handler starts doesn't keep the lock, either.
     """
-    with _mutex:  # a fork waits for it: no child is made between the lock and its entry
+    with _mutex:  # a fork in another thread waits for it: no child is made between the lock and its entry
         if not _known_to_fork.is_set():
-            os.register_at_fork(before=_mutex.acquire, after_in_parent=_mutex.release, after_in_child=_let_go)
+            os.register_at_fork(before=_mutex.acquire, after_in_parent=_forked, after_in_child=_let_go)
             _known_to_fork.set()
-        fd = os.open(path, flags, 0o600)
-        try:
-            fcntl.flock(fd, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            return None
-        except BaseException:
-            os.close(fd)
-            raise
-        _held.add(fd)
-        return fd
+        while True:
+            forks = _forks[0]
+            fd = os.open(path, flags, 0o600)
+            try:
+                fcntl.flock(fd, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(fd)
+                return None
+            except BaseException:
+                os.close(fd)
+                raise
+            held = Held(fd)
+            _held.add(held)
+            if forks == _forks[0]:
+                return held
+            # A signal handler has forked this thread before the entry: its child has the lock, too.
+            unlock(held)
+            flags &= ~os.O_EXCL
+
+
+def _forked() -> None:
+    _forks[0] += 1
+    _mutex.release()
 
 
 def _let_go() -> None:
-    for fd in _held:
-        os.close(fd)  # not unlocked: the lock is the parent's
-    _held.clear()
-    _mutex.release()
+    while _held:
+        held = _held.pop()
+        os.close(held.fd)  # not unlocked: the lock is the parent's
+        held.fd = -1
+    _forked()
 
 
 def read(path: str) -> bytes:
@@ -70,26 +94,32 @@ def unseal(data: bytes) -> str | None:
 
 
 @contextmanager
-def locked(path: str, kind: int) -> Generator[int | None]:
+def locked(path: str, kind: int) -> Generator[Held | None]:
     """Give the file, locked for the block, None if that means to wait."""
-    fd = lock(path, kind)
+    held = lock(path, kind)
     try:
-        yield fd
+        yield held
     finally:
-        if fd is not None:
-            unlock(fd)
+        if held is not None:
+            unlock(held)
 
 
-def lock(path: str, kind: int) -> int | None:
+def lock(path: str, kind: int) -> Held | None:
     """Open or create the file and lock it, None if that means to wait."""
     return hold(path, os.O_RDWR | os.O_CREAT, kind)
 
 
-def unlock(fd: int) -> None:
-    """Unlock and close what this process holds: a child that was forked inside has let go already."""
-    if fd not in _held:
-        return
-    _held.discard(fd)
-    # By word, and not by close() alone: a process that was forked without our hearing of it has it, too.
-    fcntl.flock(fd, fcntl.LOCK_UN)
-    os.close(fd)
+def is_held(held: Held) -> bool:
+    """Whether it still is, by this process: a child that was forked inside has let go."""
+    return held in _held
+
+
+def unlock(held: Held) -> None:
+    """Unlock and close it, if this process holds it still."""
+    with _mutex:
+        if held not in _held:
+            return
+        # By word, not by close() alone: a process that was forked without our hearing of it has it, too.
+        fcntl.flock(held.fd, fcntl.LOCK_UN)
+        _held.discard(held)
+        os.close(held.fd)

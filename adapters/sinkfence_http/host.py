@@ -99,7 +99,7 @@ class Job:
         self._inside = f"{folder}/{name}.inside"
         self._token = token
         self._patience = patience
-        self._held: int | None = None
+        self._held: files.Held | None = None
 
     def check(self) -> None:
         recognise(self._token, self._read_mark())  # a mark that has gone is noticed where it would rise
@@ -139,10 +139,10 @@ class Job:
 
     def _raise(self) -> bool:
         """Write the mark and make it durable; False: somebody else is at it."""
-        with files.locked(self._mark, fcntl.LOCK_EX) as fd:
-            if fd is None:
+        with files.locked(self._mark, fcntl.LOCK_EX) as held:
+            if held is None:
                 return False
-            data = os.pread(fd, 2 * files.SLOT, 0)
+            data = os.pread(held.fd, 2 * files.SLOT, 0)
             place, mark = self._newest(data)
             if mark is None and self._drained():
                 raise NotEnforced(f"{self._mark} has gone: a mark must never be deleted. Restore it")
@@ -150,9 +150,9 @@ class Job:
             # Also where it stands already: who has written it may have been killed before it was on the disk.
             # Never over the one that holds, of which nothing must be lost when the power goes.
             record = files.seal(f"{raised.generation} {raised.owner}")
-            if os.pwrite(fd, record, files.SLOT - place) != files.SLOT:
+            if os.pwrite(held.fd, record, files.SLOT - place) != files.SLOT:
                 raise OSError(f"{self._mark} could not be written")
-            os.fsync(fd)
+            os.fsync(held.fd)
         folder = os.open(self._folder, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -162,30 +162,30 @@ class Job:
 
     def _drain(self) -> bool:
         """Note that all who were inside have left; False: they haven't."""
-        with files.locked(self._inside, fcntl.LOCK_EX) as fd:
-            if fd is None:
+        with files.locked(self._inside, fcntl.LOCK_EX) as held:
+            if held is None:
                 return False
             # Whoever gets in after this reads the mark after this: what is below it stays outside for ever.
             if self._read_mark() is None:
                 raise NotEnforced(f"{self._mark} has gone: a mark must never be deleted")
             # Our own generation, and not a newer one that the mark may show: 9 has written it, and waits for
             # the disk. Were 9 noted here, its next request would get in before its mark is durable.
-            os.pwrite(fd, files.seal(str(max(self._drained(), self._token.generation))), 0)
+            os.pwrite(held.fd, files.seal(str(max(self._drained(), self._token.generation))), 0)
             return True
 
     def _enter(self) -> bool:
         # A new open file description each time: threads of one process exclude each other, too.
-        fd = files.lock(self._inside, fcntl.LOCK_SH)
-        if fd is None:
+        held = files.lock(self._inside, fcntl.LOCK_SH)
+        if held is None:
             return False
         try:
             # Lock, then read. The other way round:
             #   7: reads 7 | 8: raises the mark, finds nobody inside, enters | 7: locks, and is inside as well
             self.check()
         except BaseException:
-            files.unlock(fd)
+            files.unlock(held)
             raise
-        self._held = fd
+        self._held = held
         return True
 
     def _read_mark(self) -> Mark | None:

@@ -100,6 +100,7 @@ class HostClaim:
         self._folder = folder
         self._key = key
         self._attempt = attempt
+        self._process = os.getpid()
 
     def keep(self, answer: str) -> None:
         """Keep the answer, if the record is still this attempt's."""
@@ -119,7 +120,7 @@ class HostClaim:
             self._attempt.close()
 
     def _write(self, statement: str, **values: str) -> None:
-        if self._attempt is None:
+        if self._attempt is None or self._process != os.getpid():  # its forked child has nothing to say of it
             return
         mine = " where key = :key and attempt = :attempt and answer is null"
         with transaction(self._folder) as db:
@@ -134,7 +135,7 @@ class Attempt:
         self.name = f"attempt-{secrets.token_hex(16)}"
         self._path = folder / self.name
         # Nobody else knows the name yet.
-        self._fd = files.hold(str(self._path), os.O_RDWR | os.O_CREAT | os.O_EXCL, fcntl.LOCK_EX)
+        self._held = files.hold(str(self._path), os.O_RDWR | os.O_CREAT | os.O_EXCL, fcntl.LOCK_EX)
 
     @staticmethod
     def runs(folder: Path, name: str) -> bool:
@@ -156,12 +157,12 @@ class Attempt:
 
     def close(self) -> None:
         """End it."""
-        fd, self._fd = self._fd, None
-        if fd is None:
+        held, self._held = self._held, None
+        if held is None or not files.is_held(held):  # the attempt is the parent's, not its forked child's
             return
         with suppress(FileNotFoundError):
             self._path.unlink()
-        files.unlock(fd)
+        files.unlock(held)
 
 
 @contextmanager

@@ -245,7 +245,7 @@ def test_an_expired_signature_is_made_anew_once(post):
     assert len(post.server.requests) == 2
 
 
-@pytest.mark.parametrize("word", ["not-guarded", "outcome-unknown"])
+@pytest.mark.parametrize("word", ["not-guarded", "outcome-unknown", "idempotency-key-required;applied"])
 def test_an_effect_that_may_stand_is_unknown_and_not_repeated(post, word):
     """not-guarded comes before the rule for 5xx: nothing is sent again, even with a key."""
     with pytest.raises(OutcomeUnknown):

@@ -26,6 +26,7 @@ from sinkfence import (
     Token,
 )
 from sinkfence_http import AuthorityLookup, DoorOnly, HostGate, TrustedNetwork, aio, asgi, wsgi
+from sinkfence_http.answers import KEY_REQUIRED, Refused
 from sinkfence_http.wire import format_token
 from sinkfence_postgres import install
 
@@ -222,6 +223,7 @@ def test_a_newer_owner_that_finds_an_older_one_inside_comes_again(tmp_path, kind
         (JobMismatch(token(), "other"), 409, "outcome-unknown"),
         (NotArmed(token()), 409, "outcome-unknown"),
         (IdempotencyMismatch(), 409, "outcome-unknown"),
+        (Refused(KEY_REQUIRED), 400, "idempotency-key-required;applied"),  # as Fence.step raises it
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )

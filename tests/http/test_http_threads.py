@@ -140,3 +140,38 @@ def test_a_claim_that_was_given_up_leaves_no_key_in_progress(tmp_path, monkeypat
             claim.leave(undone=True)
     with replay.claim(token, "k", "f") as again:
         assert again.state == "unknown"
+
+
+def test_a_claim_whose_loop_has_ended_leaves_no_key_in_progress(tmp_path, monkeypatch):
+    """The thread that begins it waits for the file meanwhile, and comes back to a loop that is no more."""
+    token, begun, left = Token("job", 7, "o7"), threading.Event(), threading.Event()
+    begin, close = host_replay.HostReplay.begin, host_replay.HostClaim.close
+
+    def watched(*arguments):
+        begun.set()
+        return begin(*arguments)
+
+    def closed(claim):
+        close(claim)
+        if claim.state == "run":
+            left.set()
+
+    monkeypatch.setattr(host_replay.HostReplay, "begin", watched)
+    monkeypatch.setattr(host_replay.HostClaim, "close", closed)
+
+    async def claim() -> None:
+        async with HostGate(tmp_path).replay().claim(token, "k", "f"):
+            raise AssertionError("not reached")
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(claim())
+    with host_replay.transaction(tmp_path):
+        loop.run_until_complete(asyncio.sleep(0))
+        begun.wait()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            loop.run_until_complete(task)
+        loop.close()
+    left.wait()
+    with sinkfence_http.HostGate(tmp_path).replay().claim(token, "k", "f") as again:
+        assert again.state == "run"
