@@ -8,13 +8,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from mutants import HOSTS, HTTP, LEASES, MODES, MUTANTS, POSTGRES, S3
+from mutants import HOSTS, HTTP, LEASES, MANAGERS, MODES, MUTANTS, POSTGRES, S3
 from mutants.mutant import ROOT, Copy, Edit
 
 from sinkfence.demo.servers.postgres import postgres
 
 SCENES = sorted({mutant.scene for mutant in MUTANTS})
-INVARIANTS = [f"S{n}" for n in range(1, 8)] + [f"D{n}" for n in range(1, 10)] + ["L1", "L2", "L3"]
+INVARIANTS = [f"S{n}" for n in range(1, 8)] + [f"D{n}" for n in range(1, 10)] + ["L1", "L2", "L3", "L4", "L5"]
 PAGE = (ROOT / "docs" / "explanation" / "mutants.md").read_text()
 
 
@@ -56,7 +56,7 @@ def emptied(request):
 
     def emptied(scene):
         module, _, name = scene.partition(".")
-        if module in ("s3", "hosts"):
+        if module in ("s3", "hosts", "managers"):
             return "", None
         dsn, cluster = request.getfixturevalue("victim" if name == "crash" else "database")
         with psycopg.connect(dsn) as conn:
@@ -146,6 +146,7 @@ def table(heading):
     ("heading", "mutants"),
     [
         ("In the lease store and its manager", LEASES),
+        ("In what holds leases", MANAGERS),
         ("In PostgreSQL", POSTGRES),
         ("In the other ways to write to PostgreSQL", MODES),
         ("In S3, and in the rule that it applies", S3),
