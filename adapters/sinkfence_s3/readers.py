@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
-from botocore.exceptions import ClientError, IncompleteReadError
+from botocore.exceptions import ClientError
 
-from sinkfence.errors import Conflict, SchemaMismatch
+from sinkfence.errors import Conflict
 from sinkfence_s3.data import Data, folder
-from sinkfence_s3.delivery import READINGS, pause
+from sinkfence_s3.delivery import pause
 from sinkfence_s3.register import Content
-from sinkfence_s3.store import Exchange, Store, code, passing
+from sinkfence_s3.store import Exchange, Store, code
+from sinkfence_s3.streams import BUFFER, Stream, damaged
 from sinkfence_s3.swap import look
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 LOOKS: Final = 16
 """How often a reader looks again after the content that it had found was replaced and collected."""
-BUFFER: Final = 256 * 1024
-"""Bytes that a reader reads ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +101,6 @@ def read(store: Store, key: str) -> Reader:
     raise Conflict(f"the content of {key!r} was replaced {LOOKS} times before it could be read: read again")
 
 
-def damaged(data_key: str, why: str) -> NoReturn:
-    """Raise the error for a data object that isn't what its register says."""
-    raise SchemaMismatch(
-        f"the data object {data_key!r} is damaged: {why}. It was changed or removed by other means: restore "
-        "it, or put the content again"
-    )
-
-
 class Reader(io.BufferedReader):
     """The content of a fenced object: a seekable binary file, and its `stat`.
 
@@ -140,6 +130,14 @@ class Reader(io.BufferedReader):
         with self._standing():
             return super().readline(size)
 
+    def readinto1(self, buffer: WriteableBuffer, /) -> int:
+        with self._standing():
+            return super().readinto1(buffer)
+
+    def readlines(self, hint: int | None = -1, /) -> list[bytes]:
+        with self._standing():
+            return super().readlines(-1 if hint is None else hint)
+
     @contextmanager
     def _standing(self) -> Generator[None]:
         at = self.tell()
@@ -149,102 +147,3 @@ class Reader(io.BufferedReader):
             # What had been read by then is lost with the error: whoever reads on must not miss it unseen.
             self.seek(at)
             raise
-
-
-class Stream(io.RawIOBase):
-    """A data object, read in order as long as nobody seeks."""
-
-    def __init__(self, exchange: Exchange, content: Content) -> None:
-        self._exchange = exchange
-        self._content = content
-        self._at = 0
-        self._next = 0  # where the open body goes on
-        self._hash = hashlib.sha256()
-        self._hashed = 0
-        """How many bytes from the beginning have been hashed, without a gap."""
-        self._damaged = False
-        self._body = self._open()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
-            raise ValueError(f"whence is 0, 1 or 2, not {whence!r}")
-        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._content.size}[whence]
-        if at < 0:
-            raise ValueError("a file has no place before its beginning")
-        if at == 0:  # read once more, it is verified once more
-            self._hash, self._hashed = hashlib.sha256(), 0
-        self._at = at
-        return at
-
-    def readinto(self, buffer: WriteableBuffer, /) -> int:
-        view = memoryview(buffer).cast("B")
-        wanted = min(len(view), self._content.size - self._at)
-        if wanted <= 0:
-            return 0
-        data = self._read(wanted)
-        view[: len(data)] = data
-        if self._at <= self._hashed < self._at + len(data):
-            self._hash.update(data[self._hashed - self._at :])
-            self._hashed = self._at + len(data)
-            if self._hashed == self._content.size and self._hash.hexdigest() != self._content.sha256:
-                self._damaged = True
-        if self._damaged:
-            damaged(self._exchange.key, "its SHA-256 is another")
-        self._at += len(data)
-        return len(data)
-
-    def readall(self) -> bytes:
-        return b"".join(iter(lambda: self.read(4 * BUFFER) or b"", b""))
-
-    def close(self) -> None:
-        self._drop()
-        super().close()
-
-    def _read(self, wanted: int) -> bytes:
-        turn = 0
-        while True:
-            try:
-                if self._body is None or self._next != self._at:
-                    self._drop()
-                    self._body = self._open()
-                    self._next = self._at
-                data: bytes = self._body.read(wanted)
-                if not data:
-                    raise IncompleteReadError(actual_bytes=self._at, expected_bytes=self._content.size)
-                self._next += len(data)
-                return data
-            except Exception as failure:
-                self._drop()
-                if isinstance(failure, ClientError) and code(failure) == "NoSuchKey":
-                    raise Conflict(
-                        "the content was replaced and collected while it was read: get it again"
-                    ) from failure
-                turn += 1
-                if not passing(failure) or turn == READINGS:
-                    raise
-                pause(turn)
-
-    def _open(self) -> Any:
-        where = {"Range": f"bytes={self._at}-"} if self._at else {}
-        response = self._exchange.send(self._exchange.store.client.get_object, **where)
-        if self._at and not str(response.get("ContentRange", "")).startswith(f"bytes {self._at}-"):
-            response["Body"].close()
-            raise io.UnsupportedOperation(
-                "this store ignores ranges: read from the beginning, without seeking"
-            )
-        if response.get("ContentLength", self._content.size - self._at) != self._content.size - self._at:
-            response["Body"].close()
-            damaged(self._exchange.key, "its length is another")
-        return response["Body"]
-
-    def _drop(self) -> None:
-        if self._body is not None:
-            with suppress(Exception):
-                self._body.close()
-            self._body = None

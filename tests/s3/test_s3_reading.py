@@ -2,12 +2,14 @@
 
 import io
 import os
+import sys
 
 import pytest
 from botocore.exceptions import BotoCoreError
 
 from sinkfence.errors import SchemaMismatch
 from sinkfence.tokens import Token
+from sinkfence_s3 import streams
 
 A = Token("j", 3_000_000_007, "a:1")
 LONG = b"".join(b"%07d\n" % number for number in range(300_000))
@@ -49,10 +51,13 @@ def test_what_is_read_once_more_is_verified_once_more(fenced, s3_client, data):
             file.read()
 
 
-@pytest.mark.parametrize("how", ["read", "readinto", "readline"])
+@pytest.mark.parametrize(
+    "how", ["read", "readinto", "readline", "readlines", "readlines to a hint", "readinto1"]
+)
 def test_after_a_read_that_failed_the_file_stands_where_it_stood(fenced, through, proxy, how):
     """Some of it had come by then: who catches the error and reads on misses nothing."""
     body = os.urandom(6_000_000).replace(b"\n", b"-")
+    body = body[:120_000] + b"\n" + body[120_000:] if how.startswith("readlines") else body
     fenced.object("r").put(body, A)
     with through.object("r").get() as file:
         assert file.read(100_000) == body[:100_000]
@@ -63,12 +68,65 @@ def test_after_a_read_that_failed_the_file_stands_where_it_stood(fenced, through
             "read": lambda: file.read(5_000_000),
             "readinto": lambda: file.readinto(bytearray(5_000_000)),
             "readline": file.readline,
+            "readlines": file.readlines,
+            "readlines to a hint": lambda: file.readlines(50_000),
+            "readinto1": lambda: file.readinto1(bytearray(5_000_000)),
         }[how]
         with pytest.raises(BotoCoreError):
             call()
         assert proxy.rules == []
         assert file.tell() == 100_000
         assert file.read() == body[100_000:]
+
+
+def test_the_lines_of_a_file_up_to_a_hint_and_all(fenced, data):
+    """As every file of the standard library gives them."""
+    with fenced.object("r").get() as file:
+        plain = io.BytesIO(LONG)
+        assert file.readlines(20) == plain.readlines(20)
+        for hint in ([0], [-1], [None], []):
+            for each in (file, plain):
+                each.seek(-80_000, io.SEEK_END)
+            assert file.readlines(*hint) == plain.readlines(*hint)
+
+
+def interrupted(at: int, call):
+    """Call, and be interrupted at this line of what runs in the reader; return whether that line came."""
+    left = [at]
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename != streams.__file__ or frame.f_code.co_name not in ("readinto", "_read"):
+            return None
+        if event == "line":
+            left[0] -= 1
+            if left[0] == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_wherever_a_read_is_interrupted_nothing_is_lost_nor_taken_for_damaged(fenced, data):
+    """Ctrl-C, or a signal handler that raises: who catches it and reads on gets the content, verified."""
+    at, more = 0, True
+    while more:
+        at += 1
+        with fenced.object("r").get() as file:
+            start = file.read(1000)
+            more = interrupted(at, lambda file=file: file.read(300_000))
+            if not more:
+                break
+            assert start + file.read(400_000) + file.read() == LONG
+    assert at > 20
 
 
 def test_a_place_is_counted_from_where_files_are(fenced, data):
