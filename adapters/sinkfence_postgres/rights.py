@@ -72,11 +72,12 @@ SELECT 'weak', coalesce(quote_ident(r.rolname), 'everybody') || ' has '
   LEFT JOIN pg_roles r ON r.oid = g.grantee
  WHERE g.grantee <> g.owner GROUP BY r.rolname, g.name
 UNION ALL
-SELECT 'weak', quote_ident(r.rolname) || ' may write to all tables, the marks among them',
-       'REVOKE pg_write_all_data from it'
-  FROM pg_roles r
- WHERE NOT r.rolsuper AND r.rolname <> 'pg_write_all_data'
-   AND pg_has_role(r.oid, 'pg_write_all_data', 'MEMBER')
+SELECT 'weak', quote_ident(r.rolname) || ' may ' || w.may, 'REVOKE ' || w.role || ' from it'
+  FROM pg_roles r,
+       (VALUES ('pg_write_all_data', 'write to all tables, the marks among them'),
+               ('pg_write_server_files', 'write the files of the server, the marks'' among them'),
+               ('pg_execute_server_program', 'run programs as the server, which may do all')) w (role, may)
+ WHERE NOT r.rolsuper AND r.rolname <> w.role AND pg_has_role(r.oid, w.role, 'MEMBER')
 UNION ALL
 SELECT 'note', quote_ident(session_user) || ' may not guard, nor arm',
        'GRANT sinkfence_writer TO it, if it is to write'

@@ -139,6 +139,8 @@ RIGHTS = {
     "grant insert on sinkfence.ledger to {role}": ("weak", "{role} has INSERT on table sinkfence.ledger"),
     "grant create on schema sinkfence to {role}": ("weak", "{role} has CREATE on schema sinkfence"),
     "grant pg_write_all_data to {role}": ("weak", "{role} may write to all tables, the marks among them"),
+    "grant pg_write_server_files to {role}": ("weak", "{role} may write the files of the server, the marks'"),
+    "grant pg_execute_server_program to {role}": ("weak", "{role} may run programs as the server"),
     "alter table sinkfence.mark owner to {role}": ("broken", "table sinkfence.mark belongs to {role}"),
     "alter function sinkfence.arm owner to {role}": (
         "broken",
