@@ -60,7 +60,7 @@ def typed(program: str) -> set[tuple[str, ...]]:
     """What the pages have a reader type after a program's name: in console blocks and in running text."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     text = "\n".join(page.read_text() for page in pages)
-    commands = re.findall(rf"(?:^\$ |`){re.escape(program)} ([^`\n]+)", text, re.MULTILINE)
+    commands = re.findall(rf"(?:^ *\$ |`){re.escape(program)} ([^`\n]+)", text, re.MULTILINE)
     return {tuple(command.split()) for command in commands}
 
 
@@ -71,11 +71,16 @@ def test_verbs_of_run_py_exist() -> None:
 
 def test_commands_of_sinkfence_exist() -> None:
     """Every `sinkfence COMMAND` on a page is a command with these options, and each has its section."""
-    command: Any = typer.main.get_command(make_app())
+    root: Any = typer.main.get_command(make_app())
     handed_on = {words for words in typed("python3 run.py") if words[0] == "demo"}
-    for first, *rest in typed("sinkfence") | handed_on:
-        options = command.params if first.startswith("-") else command.commands[first].params
-        known = {name for option in options for name in option.opts}
-        assert {word for word in (first, *rest) if word.startswith("-")} <= known
+    for words in typed("sinkfence") | handed_on:
+        command, known = root, {"--help"}
+        for word in words:
+            within = getattr(command, "commands", {})
+            if within and not word.startswith("-"):
+                assert word in within, words
+                command = within[word]
+            known |= {name for option in command.params for name in option.opts}
+        assert {word for word in words if word.startswith("-")} <= known, words
     page = (ROOT / "docs" / "reference" / "cli.md").read_text()
-    assert [name for name in command.commands if f"## sinkfence {name}\n" not in page] == []
+    assert [name for name in root.commands if f"## sinkfence {name}\n" not in page] == []

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 import secrets
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -143,3 +145,14 @@ def test_restore_a_destination(run_page: RunPage, engine: Engine, leases: Leases
             pass
     with engine.connect() as conn:
         assert [mark.job_id for mark in marks(conn)] == ["never armed", "report"]
+
+
+def test_what_the_handbook_asks_a_database(engine: Engine) -> None:
+    """Every query in the operations handbook is one that a prepared database answers."""
+    pages = sorted((ROOT / "docs/operations").glob("*.md"))
+    text_of_pages = "\n".join(textwrap.dedent(page.read_text()) for page in pages)
+    queries = re.findall(r"^ *```sql\n(.*?)^ *```", text_of_pages, re.MULTILINE | re.DOTALL)
+    assert len(queries) >= 3
+    with engine.connect() as conn:
+        for query in queries:
+            conn.exec_driver_sql(query.replace("%", "%%")).all()

@@ -14,14 +14,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fastapi import FastAPI, Request
 from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from sinkfence import Leases, StaleToken, Token, observe
 from sinkfence.stores.sql import SqlStore
-from sinkfence_http import SignedTokens, TokenSigner, VerificationKey
+from sinkfence_http import SignedTokens, TokenSigner, TrustedNetwork, VerificationKey
 from sinkfence_http.aio import Fence
 from sinkfence_http.asgi import FencingMiddleware
-from sinkfence_postgres import PostgresSink, aio
+from sinkfence_postgres import PostgresSink, aio, transaction
+from sinkfence_s3 import FencedBucket
 
 ROOT = Path(__file__).parents[2]
 RunPage = Callable[..., dict[str, Any]]
@@ -45,6 +47,7 @@ RUN_HERE = {
     "docs/how-to/asyncio.md",
     "docs/how-to/observe.md",
     "README.md",
+    "docs/index.md",
     "docs/how-to/answer-repeated-requests.md",
     "docs/how-to/fence-without-a-database.md",
     "docs/explanation/etag-hole.md",
@@ -94,7 +97,8 @@ def test_every_page_with_examples_is_run() -> None:
     """No page has a Python block that no test runs."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     with_blocks = {str(page.relative_to(ROOT)) for page in pages if "```python" in page.read_text()}
-    left = {page for page in with_blocks if not page.startswith("docs/tutorial/")}
+    elsewhere = ("docs/tutorial/", "docs/reference/errors/")  # by test_tutorials and test_error_pages
+    left = {page for page in with_blocks if not page.startswith(elsewhere)}
     assert left == RUN_HERE | RUN_ELSEWHERE
 
 
@@ -124,6 +128,30 @@ def test_readme(
     names["leases"].close()
     assert entries(engine) == ["rendered"]
     assert entries(engine, "payment", "account") == [17]
+
+
+def test_the_first_page(
+    run_page: RunPage, engine: Engine, leases: Leases, s3_client: Any, bucket_name: str, prefix: str
+) -> None:
+    """Its examples are those of the README, with the names that they take for granted."""
+    app, fence = FastAPI(), Fence(aio.PostgresSink("dbname=orders"), TrustedNetwork())
+    names = {"Session": Session, "transaction": transaction, "Request": Request, "AsyncSession": AsyncSession}
+    totals = FencedBucket(s3_client, bucket_name, prefix=prefix).object("totals.csv")
+    ledger = PostgresSink(engine)
+    run_page(
+        "docs/index.md",
+        **names,
+        engine=engine,
+        leases=leases,
+        ledger=ledger,
+        app=app,
+        fence=fence,
+        totals=totals,
+    )
+    assert entries(engine) == ["rendered"]
+    page, readme = ((ROOT / page).read_text() for page in ("docs/index.md", "README.md"))
+    blocks = [block.partition("```")[0] for block in page.split("```python\n")[1:]]
+    assert [block for block in blocks if block.strip() not in readme] == []
 
 
 def test_answer_repeated_requests_of_two_customers(

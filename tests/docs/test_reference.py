@@ -52,4 +52,4 @@ def test_errors_page_is_complete() -> None:
         for name, value in vars(sinkfence.errors).items()
         if inspect.isclass(value) and issubclass(value, SinkfenceError) and value is not SinkfenceError
     ]
-    assert [name for name in classes if f"| {name} |" not in page] == []
+    assert [name for name in classes if f"| [{name}](errors/{name}.md) |" not in page] == []
