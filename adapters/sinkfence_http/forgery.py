@@ -32,7 +32,7 @@ def forged(sign: Sign, token: Token) -> dict[str, str]:
     ways = {
         "unsigned": wire.format_token(token),
         "alg none": f"{_encoded({**head, 'alg': 'none'})}.{payload}.",
-        "other claims": f"{header}.{_encoded({**claims, 'sub': claims.get('sub', '') + 'x'})}.{signature}",
+        "other claims": f"{header}.{_encoded({**claims, 'exp': claims.get('exp', 0) + 1})}.{signature}",
     }
     if head.get("alg") in ALGORITHMS:
         jws = make_jws(load_jwt())

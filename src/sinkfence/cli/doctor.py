@@ -126,12 +126,12 @@ def http(
     if not url.startswith(("http://", "https://")):
         raise Mistake("the service's URL begins with http:// or https://")
     sign = None if sign_key is None else signer(sign_key, kid, alg, issuer, audience)
-    with reaching(f"service {places.shown(url)}", places.secrets(url)), requests.Session() as session:
-        for each in header or ():
-            name, colon, value = each.partition(":")
-            if not colon:
-                raise Mistake("--header is 'NAME: VALUE'")
-            session.headers[name.strip()] = value.strip()
+    headers = [each.partition(":")[::2] for each in header or ()]
+    if not all(name and value for name, value in headers):
+        raise Mistake("--header is 'NAME: VALUE'")
+    untold = [*places.secrets(url), *(value.strip() for _, value in headers)]
+    with reaching(f"service {places.shown(url)}", untold), requests.Session() as session:
+        session.headers.update({name.strip(): value.strip() for name, value in headers})
         report = doctor(session, url, sign=sign, path=path, method=method)
     tell(report, as_json=as_json)
 

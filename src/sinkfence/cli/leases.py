@@ -97,7 +97,7 @@ def release(job: Job, store: places.Store = None, yes: Yes = False, as_json: AsJ
       sinkfence leases release reports/latest --store sqlite:///leases.db
     """
 
-    def take(opened: "SqlStore", found: Record) -> Record:
+    def take(found: Record) -> Record:
         assert found.owner is not None
         try:
             opened.release(Token(job, found.generation, found.owner))
@@ -115,7 +115,7 @@ def release(job: Job, store: places.Store = None, yes: Yes = False, as_json: AsJ
             f"{standing(record)}\nIts lease is taken away; the next owner gets a number above "
             f"{record.generation}."
         )
-        changed = change(store, opened, record, "release", what, take, yes=yes)
+        changed = change(opened, record, take, store=store, act="release", what=what, yes=yes)
     put_one(fields(changed), as_json=as_json)
 
 
@@ -137,7 +137,9 @@ def reopen(job: Job, store: places.Store = None, yes: Yes = False, as_json: AsJs
             raise Mistake(f"job {job!r} is open and free already", REFUSED)
         dropped = "\nIts result is dropped." if record.result is not None else ""
         what = f"{standing(record)}\nIt is made open and free, whoever holds it.{dropped}"
-        changed = change(store, opened, record, "reopen", what, lambda opened, _: opened.reopen(job), yes=yes)
+        changed = change(
+            opened, record, lambda _: opened.reopen(job), store=store, act="reopen", what=what, yes=yes
+        )
     put_one(fields(changed), as_json=as_json)
 
 
@@ -179,26 +181,21 @@ def raise_(
             what += f" THAT IS {n - before.generation:,} MORE: is the number right?"
         if record is not None and record.state == "open" and record.owner is not None:
             what += " Its lease is taken away."
+        act = f"raise above {n}"
         changed = change(
-            store,
-            opened,
-            before,
-            f"raise above {n}",
-            what,
-            lambda opened, _: opened.raise_above(job, n),
-            yes=yes,
+            opened, before, lambda _: opened.raise_above(job, n), store=store, act=act, what=what, yes=yes
         )
     put_one(fields(changed), as_json=as_json)
 
 
 def change(
-    store: str | None,
     opened: "SqlStore",
     record: Record,
+    make: Callable[[Record], Record],
+    *,
+    store: str | None,
     act: str,
     what: str,
-    make: Callable[["SqlStore", Record], Record],
-    *,
     yes: bool,
 ) -> Record:
     """Ask, look whether the record is still the one that was shown, change it, and log all that."""
@@ -209,7 +206,7 @@ def change(
     if now is not None and identity(now) != identity(record):
         raise Mistake(CHANGED.format(job=record.job_id), REFUSED)
     with logged(f"{act} job {record.job_id!r}, generation {record.generation}", where):
-        return make(opened, record)
+        return make(record)
 
 
 def identity(record: Record) -> tuple[Any, ...]:

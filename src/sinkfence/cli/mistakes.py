@@ -99,14 +99,15 @@ def told(error: Exception) -> Mistake | None:
         "builtins.OSError",
     }
     if kinds & outside:
-        return Mistake(_short(own), MISSING)
+        # A malformed header or URL is both an error of requests and a ValueError.
+        return Mistake(_short(own), USAGE if isinstance(error, ValueError) else MISSING)
     if isinstance(error, ValueError):  # what our own checks of a name or a number raise
         return Mistake(str(error))
     return None
 
 
 def _short(error: object) -> str:
-    """Return what an error of a library says, without its account of pools, retries and addresses in memory."""
+    """Return what an error of a library says, without its account of pools and retries."""
     text = " ".join(str(error).split()) or type(error).__name__
     system = re.search(r"\[Errno -?\d+\] ([^'\")]+)", text)
     return system[1] if system and "HTTP" in text else text

@@ -1,0 +1,375 @@
+"""`sinkfence doctor http`: what it finds at services that are fenced, half fenced and not."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+import psycopg
+import pytest
+import requests
+from command_line import Sinkfence
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from sinkfence import Token
+from sinkfence_http import (
+    Fence,
+    HostGate,
+    Report,
+    SignedTokens,
+    TokenSigner,
+    TrustedNetwork,
+    VerificationKey,
+    aio,
+    doctor,
+    wsgi,
+)
+from sinkfence_http.asgi import FencingMiddleware
+from sinkfence_http.doctor import JOB
+from sinkfence_http.requests_adapter import FencedAdapter
+from sinkfence_postgres import install, marks
+from sinkfence_postgres.aio import PostgresSink
+
+Serve = Callable[..., str]
+KEY = ed25519.Ed25519PrivateKey.generate()
+NAMES = {"kid": "k1", "issuer": "workers", "audience": "orders"}
+EVERY_METHOD = ["POST", "PUT", "PROPFIND", "GET"]
+REFUSALS = [
+    "no token",
+    "malformed token",
+    "two tokens",
+    "two tokens in one field",
+    "another owner",
+    "stale token",
+]
+FORGERIES = [f"forged: {way}" for way in ("unsigned", "alg none", "other claims", "another's key")]
+
+
+def signed(key: Any = None, alg: str = "EdDSA") -> TokenSigner:
+    """What the workers sign with."""
+    return TokenSigner(key or KEY, alg=alg, **NAMES)
+
+
+def trusted(key: Any = None, alg: str = "EdDSA") -> SignedTokens:
+    """What the service believes."""
+    known = VerificationKey(key=key or KEY.public_key(), alg=alg, issuer="workers")
+    return SignedTokens({"k1": known}, audience="orders")
+
+
+class App:
+    """A service that writes whatever it is asked to, and keeps what reached it."""
+
+    def __init__(self, gate: Any, verifier: Any, **options: Any) -> None:
+        self.reached: list[str] = []
+
+        async def handle(request: Request) -> PlainTextResponse:
+            self.reached.append(f"{request.method} {request.url.path}")
+            return PlainTextResponse("done")
+
+        routes = [Route(path, handle, methods=EVERY_METHOD) for path in ("/orders/{n}", "/open/{n}")]
+        fence = aio.Fence(gate, verifier)
+        self.app = Starlette(
+            routes=routes, middleware=[Middleware(FencingMiddleware, fence=fence, **options)]
+        )
+
+
+def grades(report: Report) -> dict[str, str]:
+    """What was found, by name."""
+    return {each.name: each.grade for each in report.findings}
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> aio.HostGate:
+    """A folder that marks are kept in."""
+    folder = tmp_path / "marks"
+    folder.mkdir()
+    return aio.HostGate(folder)
+
+
+@pytest.fixture
+def session() -> Iterator[requests.Session]:
+    """What the doctor asks by."""
+    with requests.Session() as opened:
+        yield opened
+
+
+@contextmanager
+def answering(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
+    """Serve whatever `answer` makes of each request: a proxy in the way, say."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("do_"):
+                return lambda: answer(self)
+            raise AttributeError(name)
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
+def wsgi_server(app: Any) -> Iterator[str]:
+    """Serve a WSGI application."""
+
+    class Quiet(WSGIRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with make_server("127.0.0.1", 0, app, handler_class=Quiet) as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_fenced_service_refuses_all(serve: Serve, dsn: str, session: requests.Session) -> None:
+    """Before a Postgres: each is refused as it should be, nothing reaches a handler, one mark stays."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        install(conn)
+        service = App(PostgresSink(dsn), trusted())
+        url = serve(service.app)
+        report = doctor(session, url, sign=signed(), path="/orders/17")
+        assert report.fenced, report
+        found = grades(report)
+        behind = [f"PROPFIND /orders/17: {name}" for name in REFUSALS + FORGERIES]
+        assert {name: found[name] for name in [*REFUSALS, *FORGERIES, *behind, "arming"]} == dict.fromkeys(
+            [*REFUSALS, *FORGERIES, *behind, "arming"], "ok"
+        )
+        assert doctor(session, url, sign=signed()).fenced, "again, above the mark of the first visit"
+        assert service.reached == []
+        assert [mark.job_id for mark in marks(conn)] == [JOB]
+
+
+@pytest.mark.parametrize("alg", ["ES256", "HS256", "RS256"])
+def test_each_algorithm_is_forged(
+    serve: Serve, gate: aio.HostGate, session: requests.Session, alg: str
+) -> None:
+    """Another's key is one of the service's own kind."""
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    made: dict[str, Callable[[], Any]] = {
+        "ES256": lambda: ec.generate_private_key(ec.SECP256R1()),
+        "HS256": lambda: b"s" * 32,
+        "RS256": lambda: rsa.generate_private_key(65537, 2048),
+    }
+    key = made[alg]()
+    public = key if alg == "HS256" else key.public_key()
+    report = doctor(session, serve(App(gate, trusted(public, alg)).app), sign=signed(key, alg))
+    assert report.fenced, report
+    assert [name for name in grades(report) if name.startswith("forged")] == FORGERIES
+
+
+def test_an_unsigned_service_is_weak(serve: Serve, gate: aio.HostGate, session: requests.Session) -> None:
+    """TrustedNetwork fences, and says that it believes anybody."""
+    found = grades(report := doctor(session, serve(App(gate, TrustedNetwork()).app)))
+    assert report.fenced, report
+    assert (found["unsigned token"], found["stale token"]) == ("weak", "ok")
+
+
+def test_an_unfenced_service_is_told_and_left_alone(
+    serve: Serve, gate: aio.HostGate, session: requests.Session
+) -> None:
+    """Without a door nothing but one request to the well-known path is sent, and no token."""
+    service = App(gate, trusted(), exempt=lambda _: True)  # lets all pass
+    report = doctor(session, serve(service.app), sign=signed(), path="/orders/17")
+    assert not report.fenced
+    assert [(each.name, each.grade) for each in report.findings] == [("no token", "broken")]
+    assert "no door stands there" in str(report)
+    assert service.reached == []
+
+
+def test_an_exempt_route_is_told_after_one_request(
+    serve: Serve, gate: aio.HostGate, session: requests.Session
+) -> None:
+    """A route that no door stands before is reached once, without a token and by a safe method."""
+    service = App(gate, trusted(), exempt=lambda scope: scope["path"].startswith("/open/"))
+    report = doctor(session, serve(service.app), sign=signed(), path="open/17")
+    assert not report.fenced
+    assert grades(report)["PROPFIND open/17: no token"] == "broken"
+    assert service.reached == ["PROPFIND /open/17"]
+
+
+def test_a_verifier_that_believes_anything_is_broken(
+    serve: Serve, gate: aio.HostGate, session: requests.Session
+) -> None:
+    """Where a signature isn't looked at, each forgery is let in, and said so."""
+    import jwt
+
+    class Gullible:
+        def verify(self, value: str) -> Token:
+            if value.startswith('"'):
+                return TrustedNetwork().verify(value)
+            try:
+                claims = jwt.decode(value, options={"verify_signature": False, "verify_aud": False})
+            except jwt.DecodeError:
+                raise ValueError from None
+            return Token(claims["job"], claims["gen"], claims["sub"])
+
+    report = doctor(session, serve(App(gate, Gullible()).app), sign=signed())
+    assert not report.fenced
+    found = grades(report)
+    assert [name for name in FORGERIES if found[name] == "broken"] == FORGERIES
+    assert "LET IN" in str(report)
+
+
+@pytest.mark.parametrize(
+    "sign", [None, signed(ed25519.Ed25519PrivateKey.generate())], ids=["unsigned", "other"]
+)
+def test_a_doctor_with_the_wrong_key_says_so(
+    serve: Serve, gate: aio.HostGate, session: requests.Session, sign: Any
+) -> None:
+    """What can't be armed can't be asked about stale tokens: unknown, and what to sign with."""
+    report = doctor(session, serve(App(gate, trusted()).app), sign=sign)
+    assert not report.fenced
+    assert grades(report)["arming"] == "unknown"
+    assert "stale token" not in grades(report)
+    assert "sign as the workers do" in str(report)
+
+
+def test_numbers_that_are_looked_up(serve: Serve, gate: aio.HostGate, session: requests.Session) -> None:
+    """A service that asks where numbers are issued does not believe the doctor's: unknown, not fenced."""
+
+    async def current(_: str) -> None:
+        return None
+
+    report = doctor(session, serve(App(gate, aio.AuthorityLookup(current)).app))
+    assert (report.fenced, grades(report)["arming"]) == (False, "unknown")
+
+
+def test_hosts_that_share_no_marks_are_found(tmp_path: Path, session: requests.Session) -> None:
+    """Behind one address stand two hosts with marks of their own: one of them lets the stale token in."""
+    doors: list[Any] = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        fence = Fence(HostGate(tmp_path / name), trusted())
+        doors.append(wsgi.FencingMiddleware(lambda _environ, _start: [], fence))
+    turns = itertools.cycle(doors)
+
+    def balanced(environ: Any, start: Any) -> Any:
+        return next(turns)(environ, start)
+
+    with wsgi_server(balanced) as url:
+        report = doctor(session, url, sign=signed())
+    assert not report.fenced, report
+    assert grades(report)["stale token"] == "broken", report
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "grade", "says"),
+    [
+        (428, {}, "broken", "have the proxy pass Fencing-Status on"),
+        (403, {"Fencing-Status": "token-required"}, "weak", "something on the way changes the status"),
+        (401, {}, "unknown", "have the doctor let in"),
+        (302, {"Location": "/login"}, "unknown", "it leads elsewhere"),
+        (404, {}, "broken", "no door stands there"),
+        (200, {}, "broken", "no door stands there"),
+        (503, {"Fencing-Status": "fence-unavailable"}, "unknown", "its gate can't be asked"),
+        (502, {}, "unknown", "ask again"),
+    ],
+)
+def test_what_stands_in_the_way_is_told(
+    session: requests.Session, status: int, headers: dict[str, str], grade: str, says: str
+) -> None:
+    """A login, a redirect, a proxy that drops the header or changes the status, a gate that is down."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        for name, value in {**headers, "Content-Length": "0"}.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+
+    with answering(answer) as url:
+        report = doctor(session, url)
+    assert grades(report)["no token"] == grade
+    assert says in str(report)
+
+
+def test_a_lease_that_is_mounted_is_left_alone(
+    serve: Serve, gate: aio.HostGate, session: requests.Session
+) -> None:
+    """A session of a worker's can be asked with: its own token goes with none of the doctor's requests."""
+    service = App(gate, trusted())
+    url = serve(service.app)
+    session.mount(url, FencedAdapter(Token("account-17", 5, "worker-a:1"), sign=signed()))
+    session.headers["Fencing-Token"] = "stays out"
+    assert doctor(session, url, sign=signed()).fenced
+
+
+def test_the_command(sinkfence: Sinkfence, serve: Serve, gate: aio.HostGate, tmp_path: Path) -> None:
+    """0 and `fenced`; --json with its shape; the key by a PEM file; a login by a header."""
+    pem = KEY.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (tmp_path / "workers.pem").write_bytes(pem)
+    sign = ["--sign-key", str(tmp_path / "workers.pem")]
+    sign += [part for name, value in NAMES.items() for part in (f"--{name}", value)]
+    url = serve(App(gate, trusted()).app)
+    fine = sinkfence(
+        "doctor", "http", url, *sign, "--path", "/orders/17", "--header", "Authorization: Basic eA=="
+    )
+    assert (fine.code, fine.err) == (0, "")
+    assert fine.out.endswith("\nfenced\n")
+    shown = json.loads(sinkfence("doctor", "http", url, "--json").out)
+    assert shown["fenced"] is False
+    assert shown["where"] == f"service at {url}"
+    assert shown["findings"][0] == {
+        "name": "no token",
+        "grade": "ok",
+        "says": "428 token-required",
+        "advice": "",
+    }
+    assert sinkfence("doctor", "http", url).code == 1
+
+
+def test_mistakes_are_a_line(sinkfence: Sinkfence, tmp_path: Path) -> None:
+    """No server, no key, half of the options, no URL: a line each, and nothing of a password."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://ops:geheim@127.0.0.1:{port}"
+    (tmp_path / "bad.pem").write_text("no key")
+    full = ["--kid", "k1", "--issuer", "workers", "--audience", "orders"]
+    for arguments, code, says in [
+        ([url], 3, "Connection refused"),
+        (["orders.example"], 2, "begins with http:// or https://"),
+        (["http://[::1", "--path", "x"], 2, ""),
+        ([url, "--sign-key", "nowhere.pem", *full], 2, "--sign-key: No such file or directory"),
+        ([url, "--sign-key", str(tmp_path / "bad.pem"), *full], 2, "--sign-key: this key does not fit EdDSA"),
+        ([url, "--sign-key", str(tmp_path / "bad.pem"), *full, "--alg", "none"], 2, "alg must be one of"),
+        ([url, "--sign-key", str(tmp_path / "bad.pem")], 2, "--sign-key needs --kid, --issuer, --audience"),
+        ([url, "--header", "nonsense"], 2, "--header is 'NAME: VALUE'"),
+        ([url, "--header", "x: geheim\nb"], 2, "header value"),
+        ([url, "--method", "NO GOOD", "--path", "x"], 3, ""),
+    ]:
+        ran = sinkfence("doctor", "http", *arguments)
+        assert (ran.code, ran.out) == (code, ""), (arguments, ran)
+        assert says in ran.err
+        assert ran.err.startswith("sinkfence: ")
+        assert ran.err.count("\n") == 1
+        assert "geheim" not in ran.err
