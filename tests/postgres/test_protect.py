@@ -297,9 +297,20 @@ def test_a_generated_column_says_whose_a_row_is(db, shop, token, kind):
     db.arm(mine)
     with db.connect() as conn, transaction(conn, mine):
         conn.execute(f"insert into {shop}.invoice values (42)")
-    for write in ("insert into {}.invoice values (43)", "update {}.invoice set id = 43"):
-        with db.connect() as conn, pytest.raises(JobMismatch), transaction(conn, mine):
-            conn.execute(write.format(shop))
+    other = token(job_id=f"{prefix}43")
+    db.arm(other)
+    insert, update = f"insert into {shop}.invoice values (43)", f"update {shop}.invoice set id = 85 - id"
+    delete = f"delete from {shop}.invoice"
+    for bearer, write, wrong in (
+        (mine, insert, other),
+        (mine, update, other),
+        (other, update, mine),
+        (other, delete, mine),
+    ):
+        with db.connect() as conn, pytest.raises(JobMismatch) as refused, transaction(conn, bearer):
+            conn.execute(write)
+        assert refused.value.job_id == wrong.job_id
+        assert f"a row of job {wrong.job_id}" in str(refused.value).replace('"', "")
     assert rows(db, shop, "invoice") == [(42, mine.job_id)]
 
 

@@ -7,6 +7,7 @@
     job constant name := tg_argv[0];
     entry text[];
     belongs_to text;
+    made text;
   begin
     if starts_with(held, pg_current_xact_id_if_assigned()::text || E'\n') is not true then
       raise exception 'sinkfence: % on % without a fencing token', tg_op, tg_relid::regclass
@@ -17,6 +18,16 @@
     -- null for a TRUNCATE, which touches rows of all jobs
     select r.value ->> job into belongs_to from (values (to_jsonb(old)), (to_jsonb(new))) r (value)
      where r.value is not null and (strpos(held, E'\n' || (r.value ->> job) || E'\t') > 0) is not true limit 1;
+    -- A virtual column is worked out for WHEN, and is null in a trigger's row: by its expression, then.
+    select format('select (%s)::text from (select ($1).*) r', pg_get_expr(d.adbin, d.adrelid)) into made
+      from pg_attribute a join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+     where a.attrelid = tg_relid and a.attname = job and a.attgenerated = 'v' and tg_level = 'ROW';
+    if made is not null and tg_op <> 'INSERT' then
+      execute made into belongs_to using old;
+    end if;
+    if made is not null and (tg_op = 'INSERT' or tg_op = 'UPDATE' and strpos(held, E'\n' || belongs_to || E'\t') > 0) then
+      execute made into belongs_to using new;
+    end if;
     raise exception 'sinkfence: % on % touches %, and this transaction guards job %', tg_op, tg_relid::regclass,
         case when tg_level = 'ROW' then 'a row of job ' || coalesce(to_json(belongs_to)::text, 'NULL') else 'every job' end,
         to_json(entry[1])
