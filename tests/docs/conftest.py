@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
 import sinkfence_postgres
+from sinkfence.demo.servers import binaries
+from sinkfence.demo.servers.supervised import Supervised, supervised
 from sinkfence.stores.sql import SqlStore
 
 ROOT = Path(__file__).parents[2]
+ETCD = shutil.which("etcd")
 
 
 class Base(DeclarativeBase):
@@ -103,3 +107,46 @@ def serve() -> Iterator[Callable[[Any], str]]:
             return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
         yield start
+
+
+@contextmanager
+def run_server(name: str, start: Callable[[Supervised, int, int], list[object]]) -> Iterator[int]:
+    """Run a server, and give its port."""
+    port, second = binaries.free_ports(2)
+    with supervised(name, binaries.temporary()) as process:
+        process.start(start(process, port, second))
+
+        def answers(code: int | None) -> bool:
+            with socket.socket() as sock:
+                return code is None and sock.connect_ex(("127.0.0.1", port)) == 0
+
+        process.wait(answers)
+        yield port
+
+
+@pytest.fixture
+def server() -> Callable[..., AbstractContextManager[int]]:
+    """Run a server of the PATH: `with server(name, words) as port`."""
+    return run_server
+
+
+@pytest.fixture
+def etcd() -> Iterator[str]:
+    """The URL of an etcd server."""
+    if ETCD is None:
+        pytest.skip("not run: there is no etcd (Debian's etcd-server) on the PATH")
+
+    def words(process: Supervised, port: int, second: int) -> list[object]:
+        client, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{second}"
+        options = {
+            "data-dir": process.folder / "data",
+            "listen-client-urls": client,
+            "advertise-client-urls": client,
+            "listen-peer-urls": peer,
+            "initial-advertise-peer-urls": peer,
+            "initial-cluster": f"default={peer}",
+        }
+        return [ETCD, *(word for name, value in options.items() for word in (f"--{name}", value))]
+
+    with run_server("etcd", words) as port:
+        yield f"http://127.0.0.1:{port}"

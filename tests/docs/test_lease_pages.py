@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,13 @@ from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
 from sinkfence import LeaseHeld, Leases, StaleToken, Token
-from sinkfence.demo.servers import binaries
-from sinkfence.demo.servers.supervised import Supervised, supervised
+from sinkfence.demo.servers.supervised import Supervised
 from sinkfence.marks import MemoryMarks
 from sinkfence.stores.sql import SqlStore
 
 ROOT = Path(__file__).parents[2]
 RunPage = Callable[..., dict[str, Any]]
 
-ETCD = shutil.which("etcd")
 JAVA, ZOOKEEPER = shutil.which("java"), Path("/usr/share/java/zookeeper.jar")
 
 
@@ -103,45 +101,8 @@ def test_shut_down(url: str, engine: Engine, stops: bool) -> None:
     leases.close()
 
 
-@contextmanager
-def server(name: str, start: Callable[[Supervised, int, int], list[object]]) -> Iterator[int]:
-    """Run a server, and give its port."""
-    port, second = binaries.free_ports(2)
-    with supervised(name, binaries.temporary()) as process:
-        process.start(start(process, port, second))
-
-        def answers(code: int | None) -> bool:
-            with socket.socket() as sock:
-                return code is None and sock.connect_ex(("127.0.0.1", port)) == 0
-
-        process.wait(answers)
-        yield port
-
-
 @pytest.fixture
-def etcd() -> Iterator[str]:
-    """The URL of an etcd server."""
-    if ETCD is None:
-        pytest.skip("not run: there is no etcd (Debian's etcd-server) on the PATH")
-
-    def words(process: Supervised, port: int, second: int) -> list[object]:
-        client, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{second}"
-        options = {
-            "data-dir": process.folder / "data",
-            "listen-client-urls": client,
-            "advertise-client-urls": client,
-            "listen-peer-urls": peer,
-            "initial-advertise-peer-urls": peer,
-            "initial-cluster": f"default={peer}",
-        }
-        return [ETCD, *(word for name, value in options.items() for word in (f"--{name}", value))]
-
-    with server("etcd", words) as port:
-        yield f"http://127.0.0.1:{port}"
-
-
-@pytest.fixture
-def zookeeper() -> Iterator[KazooClient]:
+def zookeeper(server: Callable[..., AbstractContextManager[int]]) -> Iterator[KazooClient]:
     """A client of a ZooKeeper server."""
     if JAVA is None or not ZOOKEEPER.exists():
         pytest.skip("not run: there is no ZooKeeper (Debian's zookeeperd)")
