@@ -21,6 +21,7 @@ class TokenSigner:
 
     Raises:
         ValueError: the algorithm, the key or the lifetime doesn't fit.
+        TypeError: a public key, with which nobody signs.
     """
 
     def __init__(
@@ -39,6 +40,8 @@ class TokenSigner:
         jwt = load_jwt()
         self._jws = make_jws(jwt)
         self._key = prepare_key(jwt, self._jws, key, alg)
+        if hasattr(self._key, "verify"):
+            raise TypeError("this is a public key, which is for the services: sign with its private half")
         self._alg = alg
         self._header = {"typ": TYPE, "kid": kid}
         self._names = {"iss": issuer, "aud": audience}

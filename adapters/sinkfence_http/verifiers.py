@@ -58,7 +58,7 @@ class SignedTokens:
 
     Raises:
         ValueError: no keys, an algorithm or a key that doesn't fit.
-        TypeError: what is no VerificationKey, or an audience that is no str.
+        TypeError: what is no VerificationKey, or an audience that is no str; a private key.
     """
 
     def __init__(
@@ -80,6 +80,10 @@ class SignedTokens:
         self._keys = {
             kid: (key, prepare_key(self._jwt, self._jws, key.key, key.alg)) for kid, key in keys.items()
         }
+        if any(hasattr(key, "sign") for _, key in self._keys.values()):
+            raise TypeError(
+                "this is a private key, which is for the workers alone: give its public half, .public_key()"
+            )
         if not self._keys or not audience:
             raise ValueError("SignedTokens needs at least one key, and the name of this service as audience")
         self._audience = audience

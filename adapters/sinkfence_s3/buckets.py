@@ -42,10 +42,6 @@ class FencedBucket:
     def __init__(
         self, client: S3Client, bucket: str, *, prefix: str = "", probe: Literal["once", "never"] = "once"
     ) -> None:
-        if not callable(getattr(client, "put_object", None)):
-            raise TypeError(
-                f"client must be a boto3 S3 client, boto3.client('s3'), not {type(client).__name__}"
-            )
         if probe not in ("once", "never"):
             raise ValueError(f"probe is 'once' or 'never', not {probe!r}")
         if not isinstance(prefix, str):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -47,6 +47,11 @@ class Store:
     """One bucket, as one client reaches it."""
 
     def __init__(self, client: S3Client, bucket: str) -> None:
+        meta = getattr(client, "meta", None)
+        if not hasattr(meta, "events"):
+            # A resource has its client there.
+            mend = "pass its .meta.client" if hasattr(meta, "client") else "make one by boto3.client('s3')"
+            raise TypeError(f"client must be a boto3 S3 client, not {type(client).__name__}: {mend}")
         if not isinstance(bucket, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"bucket must be a str, its name, not {type(bucket).__name__}")
         if not bucket:

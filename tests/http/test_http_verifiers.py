@@ -277,3 +277,22 @@ def test_what_is_no_key_issuer_or_audience():
         SignedTokens({"a": nameless}, "orders")
     with pytest.raises(TypeError, match="audience"):
         SignedTokens({"a": good}, 7)
+
+
+@pytest.mark.parametrize("form", ["key", "PEM"])
+@pytest.mark.parametrize("alg", ["EdDSA", "ES256", "RS256", "PS256"])
+def test_the_wrong_half_of_a_key_is_refused_where_it_is_given(alg, form):
+    """A service must not hold what signs, and with the public half nobody can: said at the start."""
+    private = {
+        "EdDSA": ed25519.Ed25519PrivateKey.generate,
+        "ES256": lambda: ec.generate_private_key(ec.SECP256R1()),
+    }.get(alg, lambda: rsa.generate_private_key(public_exponent=65537, key_size=2048))()
+    public = private.public_key()
+    if form == "PEM":
+        pem, no = serialization.Encoding.PEM, serialization.NoEncryption()
+        public = public.public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
+        private = private.private_bytes(pem, serialization.PrivateFormat.PKCS8, no)
+    with pytest.raises(TypeError, match=r"private key.*public_key\(\)"):
+        SignedTokens({"a": VerificationKey(key=private, alg=alg, issuer="workers")}, "orders")
+    with pytest.raises(TypeError, match="public key"):
+        TokenSigner(public, kid="a", alg=alg, issuer="workers", audience="orders")

@@ -5,6 +5,7 @@ import io
 import os
 import tempfile
 
+import boto3
 import pytest
 
 from sinkfence.errors import SchemaMismatch
@@ -228,8 +229,14 @@ def test_names_and_arguments_of_a_bucket(s3_client):
             FencedBucket(s3_client, bucket)
         with pytest.raises(error, match="bucket"):
             doctor(s3_client, bucket)
-    with pytest.raises(TypeError, match="boto3"):
-        FencedBucket("http://endpoint", "b")
+    resource = boto3.resource("s3", region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
+    for call in (FencedBucket, doctor):
+        with pytest.raises(TypeError, match=r"boto3\.client"):
+            call("http://endpoint", "b")
+        for thing in (resource, resource.Bucket("b"), resource.Object("b", "k")):
+            with pytest.raises(TypeError, match=r"\.meta\.client"):
+                call(thing, "b")
+    FencedBucket(resource.meta.client, "b")
     with pytest.raises(ValueError, match="probe"):
         FencedBucket(s3_client, "b", probe="always")
     with pytest.raises(TypeError):
