@@ -68,7 +68,7 @@ class Process:
         except queue.Empty:
             raise ProcessFailed(f"{self.name} said nothing for {PATIENCE:.0f} s") from None
         if not line:
-            raise ProcessFailed(f"{self.name} ended early: {self._last_complaint()}")
+            raise ProcessFailed(f"{self.name} ended early: {self.last_complaint()}")
         event: Event = json.loads(line)
         if event["event"] not in events:
             raise ProcessFailed(f"{self.name} told of {event}, and not of {' or '.join(events)}")
@@ -83,7 +83,7 @@ class Process:
         os.kill(self._process.pid, signal.SIGSTOP)
         _, status = os.waitpid(self._process.pid, os.WUNTRACED)
         if not os.WIFSTOPPED(status):
-            raise ProcessFailed(f"{self.name} ended before it could be stopped: {self._last_complaint()}")
+            raise ProcessFailed(f"{self.name} ended before it could be stopped: {self.last_complaint()}")
 
     def go_on(self) -> None:
         """Continue it by SIGCONT."""
@@ -95,7 +95,8 @@ class Process:
             self._words.put(line)
         self._words.put(b"")
 
-    def _last_complaint(self) -> str:
+    def last_complaint(self) -> str:
+        """The last line that it has written to standard error."""
         self._complaints.seek(0)
         lines = self._complaints.read().decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "without a word")

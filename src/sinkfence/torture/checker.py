@@ -33,18 +33,26 @@ class Violation:
 
 
 def check(events: Iterable[Event]) -> list[Violation]:
-    """Every violation of S1 to S7 and D1 to D9, job by job."""
+    """Every violation of S1 to S7, D1 to D9 and L1, job by job."""
     jobs: defaultdict[str, list[Event]] = defaultdict(list)
     for event in events:
         jobs[event.job].append(event)
-    times = [event.t for event in jobs.pop("", []) if event.f == "failover"]
+    world = jobs.pop("", [])
+    times = [event.t for event in world if event.f == "failover"]
     failovers = list(zip(times[::2], times[1::2], strict=True))
-    return [
-        Violation(name, job, sentence, event)
-        for job, own in jobs.items()
-        for check_family in (store, destination)
-        for name, sentence, event in check_family(own, failovers)
-    ]
+    healed = [event for event in world if event.f == "heal"]
+    found: list[Violation] = []
+    for job, own in jobs.items():
+        sinks = {event.value.get("sink") for event in own if event.f in ("write", "effect")}
+        families = [store(own, failovers), acknowledged(own)]
+        for sink in sinks:
+            # An acquisition is at none of the sinks, and concerns them all.
+            there = [event for event in own if event.f == "acquire" or event.value.get("sink") == sink]
+            families += [destination(there), progress(there, healed)]
+        found += [
+            Violation(name, job, sentence, event) for each in families for name, sentence, event in each
+        ]
+    return found
 
 
 Span = tuple[float, float]
@@ -61,7 +69,7 @@ def store(events: list[Event], failovers: list[Span]) -> Found:
             continue
         if event.type == "invoke":
             invoked[event.p, event.f] = event.t
-        elif event.type == "ok":
+        elif event.type == "ok" and "now" in event.value:
             answers.append(event)
             asked = invoked.get((event.p, event.f), event.t)
             # What was under way during a failover was answered by the one or the other: nobody can say.
@@ -116,7 +124,7 @@ def holding(answers: list[Event]) -> Found:
         current = holder is None or holder == this  # a history may begin in the middle
         if event.f in ("acquire", "renew"):
             granted = event.value["until"] - now
-            if abs(granted - event.value["ttl"]) > CLOCK_GRAIN:
+            if abs(granted - event.value["ttl"]) > event.value.get("grain", CLOCK_GRAIN):
                 yield "S3", f"{event.value['ttl']} s were asked for, and {granted} s granted", event
         if event.f == "acquire":
             if holder not in (None, this) and now < until:
@@ -135,7 +143,32 @@ def holding(answers: list[Event]) -> Found:
             until, open_ = float("-inf"), False
 
 
-def destination(events: list[Event], _: list[Span]) -> Found:
+def acknowledged(events: list[Event]) -> Found:
+    """S4 and S6 as the clients see them: asked after a later owner had been let in, and answered "yes"."""
+    latest = 0
+    asked: dict[tuple[str, str], int] = {}
+    for event in events:
+        if "now" in event.value:  # the store's own
+            continue
+        if event.f == "acquire" and event.type == "ok":
+            latest = max(latest, event.generation or 0)
+        elif event.f in ("renew", "complete"):
+            if event.type == "invoke":
+                asked[event.p, event.f] = latest
+            elif event.type == "ok" and (event.generation or 0) < asked.get((event.p, event.f), 0):
+                later = asked[event.p, event.f]
+                name = "S4" if event.f == "renew" else "S6"
+                yield name, f"{event.f} of {event.generation} after {later} had been let in", event
+
+
+def progress(events: list[Event], healed: list[Event]) -> Found:
+    """L1: once nothing is done to anybody any more, the job has effects again."""
+    for heal in healed:
+        if not any(event.f == "effect" and event.t >= heal.t for event in events):
+            yield "L1", "nothing was applied after the faults had healed", heal
+
+
+def destination(events: list[Event]) -> Found:
     """D1 to D9: what the truth shows, against what was asked and answered."""
     yield from order(events)
     yield from origin(events)

@@ -15,9 +15,15 @@ process: it does one thing at a time), `f` what, and `type` how far it got: `inv
   than that.
 - `mark`: the destination's mark, after the effects that were observed before it.
 - `trace`: the `id` of an attempt that left something, and `where`.
+- `fault`, with an empty job: what was done (`kind`), to whom (`target`); `fail` where it could not be done.
+- `heal`, with an empty job: from here on nothing is done to anybody.
 
-`effect`, `mark` and `trace` come from an observer that no sink can skip: a trigger, the bucket's versions, a
-recording proxy.
+Where a job has several destinations, `arm`, `write`, `effect`, `mark` and `trace` say which: `sink`. A `fail`
+and an `info` may name the `error`.
+
+`effect`, `mark` and `trace` come from an observer that no sink can skip: a trigger, the service's own log, a
+recording proxy. An observer of the store gives the `ok` of its changes, with `now`; those of its clients then
+have no `now`, and are held against each other by the clock of the history.
 """
 
 from __future__ import annotations
@@ -81,10 +87,16 @@ class History:
         **value: Any,
     ) -> None:
         """Write down what happens now."""
-        event = Event(
-            time.clock_gettime(time.CLOCK_MONOTONIC), self._process, f, type, job, generation, key, value
-        )
+        self.write(Event(now(), self._process, f, type, job, generation, key, value))
+
+    def write(self, event: Event) -> None:
+        """Write down what happened no earlier than what is written already."""
         os.write(self._file, event.line().encode() + b"\n")
+
+
+def now() -> float:
+    """The history's clock."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 def read(paths: Iterable[Path]) -> Iterator[Event]:

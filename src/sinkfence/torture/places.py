@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A bucket, and how to reach it. What is not given boto3 finds as it always does."""
+    """A bucket, and how to reach it. Keys and a region that are not given boto3 finds as it always does."""
 
     name: str
-    endpoint: str | None = None
+    endpoint: str
     region: str | None = None
     access_key: str | None = None
     secret_key: str | None = None
@@ -37,8 +37,7 @@ class Bucket:
         import boto3
         from botocore.config import Config
 
-        # By path where an endpoint is given, as servers at home have it: a bucket's own host name is AWS's.
-        style = Config(s3={"addressing_style": "path"}) if self.endpoint else Config()
+        style = Config(s3={"addressing_style": "path"})  # one host, which the proxies stand before
         return boto3.client(  # pyright: ignore[reportUnknownMemberType] - stubs of its other services
             "s3",
             endpoint_url=self.endpoint,
@@ -97,5 +96,5 @@ def places(
 def within(dsn: str, schema: str) -> str:
     """Return a libpq URI whose sessions find the schema's tables first."""
     parts = urlsplit(dsn)
-    options = f"options={quote(f'-csearch_path={schema},public')}"
+    options = f"options={quote(f'-csearch_path={schema}')}"
     return parts._replace(query=f"{parts.query}&{options}" if parts.query else options).geturl()

@@ -30,15 +30,21 @@ class Place(NamedTuple):
 
 
 class Stop:
-    """One place at which one message is held, once."""
+    """One place at which one message is held, once; or the next message of a direction, wherever it is."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, beginning: bytes = b"") -> None:
         self.place = place
+        self._beginning = beginning
         self.frozen = threading.Event()
         """Set when the message has been written by its sender and is held here."""
         self.over = threading.Event()
         """Set when it has been decided what becomes of it."""
         self.verdict: Literal["release", "drop", "cut"] = "release"
+
+    def is_at(self, here: Place, data: bytes) -> bool:
+        """Whether this is the message that is waited for."""
+        place = self.place if self.place.message else here._replace(direction=self.place.direction)
+        return not self.frozen.is_set() and place == here and data.startswith(self._beginning)
 
     def release(self) -> None:
         """Deliver the message, even if its sender has gone."""
@@ -97,6 +103,20 @@ class FaultProxy:
         with self._lock:
             self._stops.append(stop)
         return stop
+
+    def next(self, direction: Direction, beginning: bytes = b"") -> Stop:
+        """Hold the next message that begins so, on whatever connection."""
+        stop = Stop(Place(0, direction, 0), beginning)
+        with self._lock:
+            self._stops.append(stop)
+        return stop
+
+    def forget(self) -> None:
+        """Hold nothing more, let go of what is held, and forget what was seen."""
+        with self._lock:
+            stops, self._stops, self._seen = self._stops, [], []
+        for stop in stops:
+            stop.release()
 
     def seen(self) -> list[Place]:
         """All messages that have begun to pass so far."""
@@ -190,14 +210,14 @@ class FaultProxy:
                     target.sendall(interim + end)
                     if not data:
                         continue
-                verdict = self._pass(link, direction)
+                verdict = self._pass(link, direction, data)
                 if verdict == "cut":
                     link.reset()
                 elif verdict == "release":
                     target.sendall(data)
         self._finish(link, target)
 
-    def _pass(self, link: Link, direction: Direction) -> str:
+    def _pass(self, link: Link, direction: Direction, data: bytes) -> str:
         """Count, and wait where there is a stop; return what is to become of these bytes."""
         with self._lock:
             stop = None
@@ -206,11 +226,12 @@ class FaultProxy:
                 link.counts[direction] += 1
                 here = Place(link.number, direction, link.counts[direction])
                 self._seen.append(here)
-                stop = next((stop for stop in self._stops if stop.place == here), None)
+                stop = next((stop for stop in self._stops if stop.is_at(here, data)), None)
+                if stop is not None:
+                    stop.frozen.set()  # before anybody else looks: it holds one message
         if self._delay:
             self._closing.wait(self._delay)
         if stop is not None:
-            stop.frozen.set()
             stop.over.wait()
             link.lost = stop.verdict == "drop"
             return stop.verdict

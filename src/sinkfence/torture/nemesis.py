@@ -1,0 +1,130 @@
+"""The nemesis: a thread for each worker, which does to it what its dice say, until it is told to heal."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any, Final
+
+from sinkfence.demo.process import ProcessFailed
+from sinkfence.demo.servers.cluster import Cluster
+from sinkfence.torture.history import History
+from sinkfence.torture.victim import Moment, Victim
+
+KINDS: Final = ("pause", "hold", "reset", "zombie", "kill", "clock jump")
+"""What is done to workers and their networks."""
+
+SERVER_KILL: Final = "server kill"
+
+JUMPS: Final = ("+600", "-600", "+60", "-60")
+"""Seconds: far beyond any lease, and within the 15 minutes that S3 lets a signature be off."""
+
+NETWORKS: Final = ("postgres", "s3", "http", "store")
+
+
+class Nemesis:
+    """The faults of one worker. The same seed is the same dice, and not the same run."""
+
+    def __init__(
+        self,
+        name: str,
+        victim: Callable[[], Victim],
+        *,
+        kinds: tuple[str, ...],
+        networks: tuple[str, ...],
+        seed: str,
+        ttl: float,
+        diary: History,
+    ) -> None:
+        self._make, self._diary = victim, diary
+        self._kinds, self._networks, self._ttl = kinds, networks, ttl
+        self._dice = random.Random(seed)  # noqa: S311 - dice, and no secret
+        self._hand: list[str] = []
+        self._healing, self._over = threading.Event(), threading.Event()
+        self.ready, self.healed = threading.Event(), threading.Event()
+        self.failed: ProcessFailed | None = None
+        """What became of a worker that has ended by itself: a mistake of ours, or of the library's."""
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def heal(self) -> None:
+        """Have it stop after the fault that is under way."""
+        self._healing.set()
+
+    def end(self) -> None:
+        """Have the worker killed, and the proxies closed."""
+        self._over.set()
+
+    def join(self) -> None:
+        """Wait until that is done."""
+        self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            with closing(self._make()) as victim:
+                victim.start()
+                self.ready.set()
+                while not self._healing.wait(self._dice.uniform(0.3, 1.5)):
+                    self._do(self._draw(), victim)
+                victim.heal()
+                self.healed.set()
+                self._over.wait()
+        except ProcessFailed as failed:
+            self.failed = failed
+        finally:
+            self.ready.set()
+            self.healed.set()
+
+    def _draw(self) -> str:
+        # A shuffled hand of all kinds, and another one: each comes soon, and none can be foreseen.
+        if not self._hand:
+            self._hand = list(self._kinds)
+            self._dice.shuffle(self._hand)
+        return self._hand.pop()
+
+    def _do(self, kind: str, victim: Victim) -> None:
+        """Do one thing, and write down whether it took place."""
+        dice = self._dice
+        sink = dice.choice(self._networks)
+        until: Moment = dice.choice(["taken over", "written"])
+        patience = self._ttl * dice.uniform(2, 4)
+        act: Callable[[], bool] = {
+            "pause": lambda: victim.pause(until, patience),
+            "hold": lambda: victim.hold(sink, until, patience),
+            "reset": lambda: victim.reset(sink),
+            "zombie": lambda: victim.zombie(sink, until, patience),
+            "kill": victim.die,
+            "clock jump": lambda: victim.jump(dice.choice(JUMPS)),
+        }[kind]
+        told: dict[str, Any] = {"kind": kind, "target": victim.name}
+        if kind in ("hold", "reset", "zombie"):
+            told["sink"] = sink
+        self._diary.add("fault", "invoke", "", **told)
+        took_place = act()
+        self._diary.add("fault", "ok" if took_place else "fail", "", **told)
+
+
+class ServerNemesis:
+    """Kills the embedded PostgreSQL, all its processes at once, and starts it again."""
+
+    def __init__(self, cluster: Cluster, seed: str, diary: History) -> None:
+        self._cluster, self._diary = cluster, diary
+        self._dice = random.Random(seed)  # noqa: S311 - dice, and no secret
+        self._healing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="server nemesis", daemon=True)
+        self._thread.start()
+
+    def heal(self) -> None:
+        """Have it stop, once the server runs."""
+        self._healing.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        told: dict[str, Any] = {"kind": SERVER_KILL, "target": "lease store"}
+        while not self._healing.wait(self._dice.uniform(4, 8)):
+            self._diary.add("fault", "invoke", "", **told)
+            self._cluster.kill()
+            self._cluster.start()
+            self._diary.add("fault", "ok", "", **told)

@@ -1,0 +1,139 @@
+"""Workers that go round the check in one way each, so that one sees that a run can fail."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from sinkfence.errors import LeaseHeld
+from sinkfence.grants import Grant, Store
+from sinkfence.stores.sql import SqlStore
+from sinkfence.tokens import Token
+from sinkfence.torture.destinations import Destination, Documents, Ledger, Write
+
+
+class Honest:
+    """No sabotage: each way of going round the check is a method that is overridden."""
+
+    caught_by = ""
+    """The invariant that has to catch it."""
+
+    def store(self, store: SqlStore) -> Store:
+        """Return the store that leases come from."""
+        return store
+
+    def sinks(self, sinks: dict[str, Destination]) -> dict[str, Destination]:
+        """Return the destinations."""
+        return sinks
+
+    def token(self, token: Token) -> Token:
+        """Return what is shown to the destinations."""
+        return token
+
+    def arms(self, sink: str) -> bool:
+        """Whether a destination is armed."""
+        return True
+
+    def ponder(self) -> None:
+        """Think, between reading and writing."""
+
+
+class NoCheck(Honest):
+    """Writes its rows in a transaction that nothing guards."""
+
+    caught_by = "D9"
+
+    def sinks(self, sinks: dict[str, Destination]) -> dict[str, Destination]:
+        ledger = sinks["postgres"]
+        assert isinstance(ledger, Ledger)
+        ledger.write = _unguarded(ledger)  # type: ignore[method-assign]
+        return {"postgres": ledger}
+
+
+def _unguarded(ledger: Ledger) -> Any:
+    def write(token: Token, write: Write) -> None:
+        with ledger.connection() as conn, conn.transaction():
+            ledger.insert(conn, token, write)
+
+    return write
+
+
+class ForgedGeneration(Honest):
+    """Shows a number that nobody has given it."""
+
+    caught_by = "D2"
+
+    def token(self, token: Token) -> Token:
+        return Token(token.job_id, token.generation + 1, token.owner)
+
+
+class NoArm(Honest):
+    """Reads before the destination knows of it, so that what the owner before still writes is overwritten."""
+
+    caught_by = "D3"
+
+    def sinks(self, sinks: dict[str, Destination]) -> dict[str, Destination]:
+        return {name: sinks[name] for name in ("s3", "http")}
+
+    def arms(self, sink: str) -> bool:
+        return False
+
+    def ponder(self) -> None:
+        time.sleep(0.5)
+
+
+class ClientClockStore(Honest):
+    """Judges by its own clock, which is ten seconds ahead, whose lease has run out."""
+
+    caught_by = "S2"
+
+    def store(self, store: SqlStore) -> Store:
+        return _ByClientClock(store)
+
+
+class _ByClientClock:
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
+        from sinkfence.stores.sql.dialects import Query
+
+        sql = """
+            UPDATE sinkfence_lease SET generation = generation + 1, owner = :owner,
+                   lease_until = to_timestamp(:now + :ttl)
+             WHERE job_id = :job_id AND state = 'open' AND lease_until <= to_timestamp(:now)
+            RETURNING generation, lease_until"""
+        now = time.time() + 10
+        rows = self._store.fetch(Query(sql, {"job_id": job_id, "owner": owner, "ttl": ttl, "now": now}))
+        if not rows:
+            raise LeaseHeld(job_id, None, 0.1)
+        return Grant(Token(job_id, rows[0][0], owner), rows[0][1])
+
+
+class UnfencedS3(Honest):
+    """Its PUTs carry no condition."""
+
+    caught_by = "D9"
+
+    def sinks(self, sinks: dict[str, Destination]) -> dict[str, Destination]:
+        documents = sinks["s3"]
+        assert isinstance(documents, Documents)
+        documents.client.meta.events.register("before-call.s3.PutObject", _without_conditions)
+        return {"s3": documents}
+
+
+def _without_conditions(params: dict[str, Any], **_: Any) -> None:
+    for name in ("If-Match", "If-None-Match"):
+        params["headers"].pop(name, None)
+
+
+SABOTAGES: Final[dict[str, type[Honest]]] = {
+    "no-check": NoCheck,
+    "forged-generation": ForgedGeneration,
+    "no-arm": NoArm,
+    "client-clock-store": ClientClockStore,
+    "unfenced-s3": UnfencedS3,
+}

@@ -1,0 +1,81 @@
+"""The HTTP service of a run: it appends to a log, and its own host is the gate before it.
+
+Its log is what it has done, and nothing else says so: each line is the effect itself.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from sinkfence.demo import child
+from sinkfence.torture.history import Event, History, now, read
+from sinkfence_http import TrustedNetwork
+from sinkfence_http.aio import Fence, HostGate
+from sinkfence_http.asgi import FencingMiddleware
+
+
+class Log:
+    """Effects, in the order in which they are applied."""
+
+    def __init__(self, path: Path) -> None:
+        self._history = History(path, "service")
+        self._lock = threading.Lock()
+        self._ids: dict[str, list[str]] = {}
+        for event in read([path]):
+            self._ids.setdefault(event.job, []).append(event.value["id"])
+
+    def of(self, job: str) -> list[str]:
+        """What was applied to a job."""
+        return self._ids.get(job, [])
+
+    def append(self, job: str, generation: int, key: str, **value: str | None) -> None:
+        """Apply one effect."""
+        with self._lock:
+            self._history.write(
+                Event(now(), "service", "effect", "ok", job, generation, key, {"sink": "http", **value})
+            )
+            self._ids.setdefault(job, []).append(str(value["id"]))
+
+
+def application(folder: Path) -> Starlette:
+    """Return the service; `folder` keeps its log and its marks."""
+    gate = HostGate(folder / "marks")
+    fence = Fence(gate, TrustedNetwork(), replay=gate.replay(), principal=lambda _: "workers")
+    log = Log(folder / "service.jsonl")
+
+    async def post(request: Request) -> JSONResponse:
+        job = request.path_params["job"]
+        token = await fence.admit(request.scope, job)
+        said = await request.json()
+        log.append(job, token.generation, request.headers["idempotency-key"], owner=token.owner, **said)
+        return JSONResponse({"applied": said["id"]})
+
+    async def get(request: Request) -> JSONResponse:
+        ids = log.of(request.path_params["job"])
+        return JSONResponse({"last": ids[-1] if ids else None, "count": len(ids)})
+
+    routes = [Route("/{job:path}", post, methods=["POST"]), Route("/{job:path}", get, methods=["GET"])]
+    return Starlette(routes=routes, middleware=[Middleware(FencingMiddleware, fence=fence)])
+
+
+def main() -> None:
+    """Serve on a port of 127.0.0.1, the same one as before where the brief names it, and tell which."""
+    brief = child.enter()
+    app = application(Path(brief["folder"]))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
+    with socket.create_server(("127.0.0.1", brief["port"])) as listener:
+        child.tell("listens", port=listener.getsockname()[1])
+        server.run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()

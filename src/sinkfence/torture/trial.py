@@ -1,0 +1,316 @@
+"""One run of workers, nemesis and observer, from its servers to its verdict."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import psycopg
+
+import sinkfence_postgres
+from sinkfence.demo.process import Process
+from sinkfence.errors import NotEnforced
+from sinkfence.stores.sql import SqlStore
+from sinkfence.torture.checker import Violation, check
+from sinkfence.torture.history import Event, now, read
+from sinkfence.torture.nemesis import KINDS, NETWORKS, SERVER_KILL, Nemesis, ServerNemesis
+from sinkfence.torture.observer import TABLES, Observer, acknowledged
+from sinkfence.torture.run import NotRun, Run
+from sinkfence.torture.sabotage import SABOTAGES
+from sinkfence.torture.sometimes import Sometimes, Tail
+from sinkfence.torture.victim import Victim
+from sinkfence_s3.probe import probe
+
+WORKERS: Final = 3
+JOBS: Final = 2
+
+TTL: Final = 1.0
+"""Seconds of a lease: short, for much depends on its running out."""
+
+HEALING: Final = 60.0
+"""Seconds within which each job has to have effects again; usually it is one or two."""
+
+QUIET: Final = 30.0
+"""Seconds that PostgreSQL may take to end the sessions of workers that were killed."""
+
+PATIENCE: Final = 4
+"""How many times its seconds a run may take, while it lacks what has to happen sometimes."""
+
+SABOTAGE_KINDS: Final = ("pause", "hold")
+
+Say = Callable[[float, Sometimes], None]
+"""Called once a second, with how many have gone by."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What came of a run."""
+
+    violations: list[Violation]
+    lacking: list[str]
+    """Why it shows nothing; empty where it counts."""
+    not_run: list[str]
+    sometimes: Sometimes
+    caught: bool | None = None
+    """With a sabotage: whether the invariant that is named for it has caught it."""
+
+
+@dataclass(slots=True)
+class Trial:
+    """What is done in one run."""
+
+    run: Run
+    seconds: float
+    sabotage: str | None = None
+    server_faults: bool = True
+    not_run: list[str] = field(default_factory=list[str])
+
+    @property
+    def jobs(self) -> list[str]:
+        """The run's jobs."""
+        return [f"{self.run.places.prefix}job-{number}" for number in range(1, JOBS + 1)]
+
+    def play(self, say: Say) -> Verdict:
+        """Torture for so many seconds, heal, wait for progress, look, judge.
+
+        Raises:
+            ServerError, ProcessFailed: a server could not be had.
+        """
+        self.prepare()
+        tail, sometimes, caught = Tail(self.run.folder), Sometimes(), None
+        with ExitStack() as stack:
+            url = self.run.places.service or stack.enter_context(closing(_Service(self.run.folder))).url
+            observer = stack.enter_context(closing(Observer(self.run, self.jobs, TTL)))
+            kinds, nemeses = self.nemeses(url)
+            stack.callback(end, nemeses)
+            server = self.server_nemesis()
+            needed = (*kinds, SERVER_KILL) if server else kinds
+            self.watch(tail, sometimes, needed, say)
+            for nemesis in nemeses:
+                nemesis.heal()
+            if server is not None:
+                server.heal()
+            for nemesis in nemeses:
+                nemesis.healed.wait()
+            with self.run.history("nemesis") as diary:
+                diary.add("heal", "ok", "")
+            if not self.sabotage:
+                self.await_progress(tail, sometimes)
+            end(nemeses)
+            self.await_quiet()
+            observer.close()
+        if self.run.places.service:
+            self.believe()
+        sometimes.see(tail.new())
+        violations = check(self.events())
+        if self.sabotage:
+            caught = self.is_caught(violations)
+        return Verdict(
+            violations, [] if self.sabotage else sometimes.lacking(needed), self.not_run, sometimes, caught
+        )
+
+    def prepare(self) -> None:
+        """Make the tables; what the user's database has already is left as it is. Try the bucket out.
+
+        Raises:
+            NotEnforced: the bucket lets a stale owner write, whoever asks.
+        """
+        dsn = self.run.places.postgres
+        with psycopg.connect(dsn) as conn:
+            if conn.execute("SELECT to_regclass('sinkfence.mark')").fetchone() == (None,):
+                sinkfence_postgres.install(conn)
+        with closing(SqlStore(dsn)) as store:
+            store.create_schema()
+        with psycopg.connect(dsn) as conn:
+            conn.execute(TABLES.encode())
+        bucket = self.run.places.bucket
+        with closing(bucket.client()) as client:
+            problem = probe(client, bucket.name, self.run.places.prefix).problem
+        if problem is not None:
+            raise NotEnforced(f"bucket {bucket.name!r} does not enforce conditional writes: {problem}")
+
+    def nemeses(self, service: str) -> tuple[tuple[str, ...], list[Nemesis]]:
+        """Start the workers, each with its nemesis; return the kinds of faults as well."""
+        run, places = self.run, self.run.places
+        postgres = address(places.postgres, 5432)
+        upstreams = {
+            "postgres": postgres,
+            "store": postgres,
+            "http": address(service),
+            "s3": address(places.bucket.endpoint),
+        }
+        kinds: tuple[str, ...] = SABOTAGE_KINDS if self.sabotage else KINDS
+        try:
+            library = faketime()
+        except NotRun as why:
+            self.not_run.append(f"clock jumps: {why}")
+            kinds, library = tuple(kind for kind in kinds if kind != "clock jump"), None
+        started: list[Nemesis] = []
+        for number in range(1, WORKERS + 1):
+            name = f"worker {number}"
+            brief = {
+                "name": name,
+                "history": str(run.folder / f"worker-{number}.jsonl"),
+                "run": places.run,
+                "ttl": TTL,
+                "jobs": self.jobs,
+                "prefix": places.prefix,
+                "postgres": places.postgres,
+                "bucket": asdict(places.bucket),
+                "service": service,
+                "foreign": bool(places.service),
+                "upstreams": {sink: list(to) for sink, to in upstreams.items()},
+                "sabotage": self.sabotage if number == 1 else None,
+            }
+            clock = clock_of(run.folder / f"clock-{number}", library) if library else None
+            nemesis = Nemesis(
+                name,
+                partial(Victim, name, brief, upstreams, places.postgres, clock),
+                kinds=kinds,
+                networks=NETWORKS,
+                seed=f"{run.seed} {name}",
+                ttl=TTL,
+                diary=run.history(f"nemesis {number}"),
+            )
+            started.append(nemesis)
+        for nemesis in started:
+            nemesis.ready.wait()
+        return kinds, started
+
+    def server_nemesis(self) -> ServerNemesis | None:
+        """Start the one that kills the server, where that is ours."""
+        cluster = self.run.places.cluster
+        if self.sabotage or not self.server_faults:
+            return None
+        if cluster is None:
+            self.not_run.append("server kills: the server is not ours")
+            return None
+        return ServerNemesis(cluster, f"{self.run.seed} server", self.run.history("nemesis server"))
+
+    def watch(self, tail: Tail, sometimes: Sometimes, kinds: tuple[str, ...], say: Say) -> None:
+        """Let it go on, and tell of it: until a sabotage is caught; on a slow host, for a while longer."""
+        begun = time.monotonic()
+        while (gone := time.monotonic() - begun) < self.seconds * PATIENCE:
+            time.sleep(1.0)
+            sometimes.see(tail.new())
+            say(time.monotonic() - begun, sometimes)
+            if self.sabotage and self.is_caught(check(self.events())):
+                return
+            if not self.sabotage and gone >= self.seconds and not sometimes.lacking(kinds):
+                return
+
+    def await_progress(self, tail: Tail, sometimes: Sometimes) -> None:
+        """Wait until each job has had an effect at each destination; the checker misses what has not come."""
+        healed, end = now(), time.monotonic() + HEALING
+        lacking = {(job, sink) for job in self.jobs for sink in ("postgres", "s3", "http")}
+        while lacking and time.monotonic() < end:
+            time.sleep(0.1)
+            new = tail.new()
+            sometimes.see(new)
+            done = acknowledged(new) if self.run.places.service else []
+            lacking -= {
+                (event.job, event.value["sink"])
+                for event in [*new, *done]
+                if event.f == "effect" and event.t >= healed
+            }
+
+    def await_quiet(self) -> None:
+        """Wait until PostgreSQL has noticed that the workers are gone: it may be committing for them."""
+        query = (
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = %s"
+        )
+        end = time.monotonic() + QUIET
+        with psycopg.connect(self.run.places.postgres, autocommit=True) as conn:
+            while time.monotonic() < end:
+                if conn.execute(query, (self.run.places.run,)).fetchone() == (0,):
+                    return
+                time.sleep(0.05)
+
+    def believe(self) -> None:
+        """Take the answers of the user's service for its effects: nobody looks into it."""
+        with self.run.history("answers") as history:
+            for event in acknowledged(self.events()):
+                history.write(event)
+
+    def is_caught(self, violations: list[Violation]) -> bool:
+        """Whether the invariant that is named for the sabotage is among those that are broken."""
+        assert self.sabotage is not None
+        return SABOTAGES[self.sabotage].caught_by in {violation.invariant for violation in violations}
+
+    def events(self) -> list[Event]:
+        """All that has been written down."""
+        return list(read(self.run.histories()))
+
+
+class _Service:
+    """The service of a run: a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._process = Process("the service", "sinkfence.torture.service").__enter__()
+        self._process.begin({"folder": str(folder), "port": 0})
+        self.url = f"http://127.0.0.1:{self._process.hear('listens')['port']}"
+
+    def close(self) -> None:
+        """End it."""
+        self._process.__exit__()
+
+
+def end(nemeses: list[Nemesis]) -> None:
+    """Have all workers killed, and wait for it.
+
+    Raises:
+        ProcessFailed: one has ended by itself.
+    """
+    for nemesis in nemeses:
+        nemesis.heal()
+        nemesis.end()
+    for nemesis in nemeses:
+        nemesis.join()
+    for nemesis in nemeses:
+        if nemesis.failed is not None:
+            raise nemesis.failed
+
+
+def address(url: str, port: int | None = None) -> tuple[str, int]:
+    """Return where a URL leads to.
+
+    Raises:
+        ValueError: nowhere that a network leads to.
+    """
+    parts = urlsplit(url)
+    port = parts.port or port or {"https": 443, "http": 80}.get(parts.scheme)
+    if not parts.hostname or not port:
+        raise ValueError(f"{parts.scheme}://{parts.hostname}: a network has to lead there, to be disturbed")
+    return parts.hostname, port
+
+
+def faketime() -> Path:
+    """Return the library that sets a process's wall clock off.
+
+    Raises:
+        NotRun: it is not there.
+    """
+    spec = importlib.util.find_spec("libfaketime")
+    library = Path(spec.origin or "").parent / "vendor/libfaketime/src/libfaketime.so.1" if spec else None
+    if library is None or not library.exists():
+        raise NotRun("pip install libfaketime")
+    return library
+
+
+def clock_of(file: Path, library: Path) -> tuple[Path, dict[str, str]]:
+    """Return the file that says by how much a worker's wall clock is off, and what has the worker read it."""
+    file.write_text("+0\n")
+    return file, {
+        "LD_PRELOAD": str(library),
+        "FAKETIME_TIMESTAMP_FILE": str(file),
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "FAKETIME_NO_CACHE": "1",
+    }
