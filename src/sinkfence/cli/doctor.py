@@ -118,7 +118,10 @@ def http(
         --sign-key workers.pem --kid 2026-06 --issuer workers --audience orders
       sinkfence doctor http http://127.0.0.1:8000/
     """
-    need(["requests"] if sign_key is None else ["requests", "jwt", "cryptography"], "requests,jwt")
+    if sign_key is None:
+        need(["requests"], "requests")
+    else:
+        need(["requests", "jwt", "cryptography"], "requests,jwt")
     import requests
 
     from sinkfence_http.doctor import doctor

@@ -79,10 +79,11 @@ def told(error: Exception) -> Mistake | None:
         return Mistake(str(error), REFUSED if isinstance(error, _NO) else MISSING)
     if isinstance(error, ImportError) and "pip install" in str(error):
         return Mistake(str(error), MISSING)
-    kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(error).__mro__}
-    if "psycopg.ProgrammingError" in kinds and getattr(error, "sqlstate", None) is None:
-        return Mistake("that is no connection string: postgresql://USER@HOST:5432/DATABASE")
     own = getattr(error, "orig", None) or error
+    kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in _kinds(error, own)}
+    if "psycopg.ProgrammingError" in kinds and getattr(own, "sqlstate", None) is None:
+        # Which part of it is wrong is not told: that may be a password.
+        return Mistake("that is no connection string: postgresql://USER@HOST:5432/DATABASE")
     if getattr(own, "sqlstate", None) == "55P03" or "database is locked" in str(own):
         return Mistake(_BLOCKED, REFUSED)
     if "sqlalchemy.ArgumentError" in kinds:
@@ -104,6 +105,10 @@ def told(error: Exception) -> Mistake | None:
     if isinstance(error, ValueError):  # what our own checks of a name or a number raise
         return Mistake(str(error))
     return None
+
+
+def _kinds(*errors: object) -> list[type]:
+    return [kind for error in errors for kind in type(error).__mro__]
 
 
 def _short(error: object) -> str:

@@ -45,10 +45,15 @@ schema: Final = sa.Table(
     sa.Column("version", sa.Integer, nullable=False),
 )
 
+
+def _dedented(*statements: str) -> tuple[str, ...]:
+    return tuple(textwrap.dedent(each).strip() for each in statements)
+
+
 # Whatever deletes a record or lowers its generation would have numbers issued again, which sinks have
 # seen already. The conditions stand in WHEN, where they cost a renewal nothing. Nothing is replaced by its
 # equal: that waits for every transaction that has the table in use, and all the others wait behind it.
-_POSTGRESQL: Final = (
+_POSTGRESQL: Final = _dedented(
     """
     CREATE OR REPLACE FUNCTION sinkfence_lease_keep() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
@@ -63,7 +68,7 @@ _POSTGRESQL: Final = (
     CREATE OR REPLACE TRIGGER sinkfence_lease_delete BEFORE DELETE OR TRUNCATE ON {TABLE} FOR EACH STATEMENT
     EXECUTE FUNCTION sinkfence_lease_keep()""",
 )
-_SQLITE: Final = (
+_SQLITE: Final = _dedented(
     f"""
     CREATE TRIGGER IF NOT EXISTS sinkfence_lease_update BEFORE UPDATE ON {TABLE} FOR EACH ROW
     WHEN new.generation < old.generation OR new.job_id <> old.job_id
@@ -104,7 +109,7 @@ def script(dialect: Literal["postgresql", "sqlite"]) -> str:
         f"INSERT INTO {schema.name} (part, version) VALUES ('lease', {VERSION}) ON CONFLICT DO NOTHING",
         "COMMIT",
     ]
-    lines = "".join(f"{textwrap.dedent(each).strip()};\n" for each in statements).splitlines()
+    lines = "".join(f"{each.strip()};\n" for each in statements).splitlines()
     return "".join(f"{line.rstrip()}\n".replace("\t", "  ") for line in lines)
 
 

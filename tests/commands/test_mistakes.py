@@ -1,0 +1,343 @@
+"""What a user gets wrong is said in a line, with an exit code, and never with a password or a traceback."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+from command_line import COMMAND, PLAIN, Sinkfence, terminal
+
+from sinkfence import Leases
+from sinkfence.stores.sql import SqlStore
+
+WITHOUT = """
+import sys
+for name in sys.argv.pop(1).split(","):
+    sys.modules[name] = None  # as if it were not installed
+from sinkfence.cli import main
+main()
+"""
+PASSWORD = "pA55-wort"
+
+
+@pytest.fixture
+def port() -> int:
+    """A port where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def no_tables(tmp_path: Path) -> str:
+    """An SQLite file that is no lease store."""
+    (tmp_path / "empty.db").write_bytes(b"")
+    return f"sqlite:///{tmp_path}/empty.db"
+
+
+def test_a_store_that_is_none(sinkfence: Sinkfence, tmp_path: Path, port: int) -> None:
+    """No URL, a wrong one, no server, no file, no tables, no database: each has its line."""
+    (tmp_path / "text.db").write_text("this is no database " * 100)
+    for url, code, says in [
+        (None, 2, "which lease store?"),
+        ("", 2, "which lease store?"),
+        ("nonsense", 2, "that is no database URL"),
+        (f"mysql://u:{PASSWORD}@h/d", 2, "not in mysql"),
+        (f"postgresql://u:{PASSWORD}@127.0.0.1:{port}/d", 3, "Connection refused"),
+        (f"postgresql+asyncpg://u:{PASSWORD}@127.0.0.1:{port}/d", 2, "is asynchronous"),
+        (f"postgresql://u:{PASSWORD}@@127.0.0.1/d", 2, "write %40 for @"),
+        (f"postgresql://u:{PASSWORD}/x@127.0.0.1/d", 2, "%2F for /"),
+        (f"postgresql://u:{PASSWORD}@127.0.0.1:{port}/d?nonsense=1", 2, ""),
+        (f"sqlite:///{tmp_path}/absent.db", 3, "there is no such file"),
+        ("sqlite://", 2, "needs an SQLite file"),
+        (f"sqlite:///{tmp_path}/text.db", 3, "not a database"),
+        (no_tables(tmp_path), 3, "`sinkfence schema leases --dialect sqlite` prints it as SQL"),
+    ]:
+        ran = sinkfence("leases", "list", *([] if url is None else ["--store", url]))
+        assert (ran.code, ran.out) == (code, ""), (url, ran)
+        a_line(ran.err, says)
+    assert not (tmp_path / "absent.db").exists()
+
+
+def a_line(said: str, says: str) -> None:
+    """Make sure that this is one line, and harmless."""
+    assert said.startswith("sinkfence: "), said
+    assert said.count("\n") == 1, said
+    assert says in said, said
+    assert PASSWORD not in said, said
+
+
+def test_a_wrong_password_is_not_repeated(sinkfence: Sinkfence, dsn: str) -> None:
+    """The server's refusal is told; the password is not, as it is written nor as it is meant."""
+    user = "ops-of-" + dsn.rpartition("/")[2]
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute(f"create role \"{user}\" login password 'another'")
+        info = conn.info
+        try:
+            for written in (PASSWORD, PASSWORD.replace("-", "%2D")):
+                url = f"postgresql://{user}:{written}@{info.host}:{info.port}/{info.dbname}"
+                for command in (
+                    ("leases", "list", "--store", url),
+                    ("marks", "list", "--postgres", url),
+                    ("doctor", "postgres", url),
+                ):
+                    ran = sinkfence(*command)
+                    assert ran.code == 3, ran
+                    a_line(ran.err, "password authentication failed")
+                    assert written not in ran.err
+            words = f"host={info.host} port={info.port} user={user} dbname={info.dbname} password={PASSWORD}"
+            ran = sinkfence("doctor", "postgres", words)
+            assert ran.code == 3
+            a_line(ran.err, "password authentication failed")
+        finally:
+            conn.execute(f'drop role "{user}"')
+
+
+@pytest.mark.parametrize(
+    ("dsn", "code", "says"),
+    [
+        (f"u:{PASSWORD}@h/d", 2, "that is no connection string"),
+        (f"password={PASSWORD} host", 2, "that is no connection string"),
+        (f"hots=h password={PASSWORD}", 2, "that is no connection string"),
+        (f"postgresql://u:{PASSWORD}@h:x/d", 2, "that URL can't be read"),
+        (f"postgresql://u:{PASSWORD}@nowhere.invalid/d", 3, "nowhere.invalid"),
+        ("", 2, "which database?"),
+    ],
+)
+def test_a_connection_string_that_is_none(sinkfence: Sinkfence, dsn: str, code: int, says: str) -> None:
+    """It is not repeated: whatever is wrong with it may be a password."""
+    ran = sinkfence("doctor", "postgres", dsn)
+    assert (ran.code, ran.out) == (code, "")
+    a_line(ran.err, says)
+
+
+def test_a_role_without_rights_is_told_what_to_grant(sinkfence: Sinkfence, dsn: str) -> None:
+    """Who may not read the marks, or the lease tables, hears of it in a line."""
+    from sinkfence_postgres import install
+
+    user = "guest-of-" + dsn.rpartition("/")[2]
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        install(conn)
+        store = SqlStore(dsn)
+        store.create_schema()
+        store.close()
+        conn.execute(f"create role \"{user}\" login password 'guest'")
+        url = f"postgresql://{user}:guest@{conn.info.host}:{conn.info.port}/{conn.info.dbname}"
+        try:
+            marks, leases = (
+                sinkfence("marks", "list", "--postgres", url),
+                sinkfence("leases", "list", "--store", url),
+            )
+        finally:
+            conn.execute(f'drop role "{user}"')
+    assert (marks.code, leases.code) == (3, 3)
+    a_line(marks.err, "GRANT SELECT ON sinkfence.mark")
+    a_line(leases.err, "permission denied for table")
+
+
+def test_a_locked_record_is_told(sinkfence: Sinkfence, dsn: str) -> None:
+    """Somebody's open transaction has the row: in a line, after two seconds and not for ever."""
+    url = dsn.replace("postgresql://", "postgresql+psycopg://", 1)
+    store = SqlStore(url)
+    store.create_schema()
+    with Leases(store) as leases, psycopg.connect(dsn) as other:
+        leases.acquire("job")
+        other.execute("select from sinkfence_lease for update")
+        ran = sinkfence("leases", "reopen", "job", "--store", dsn, "--yes")
+        other.rollback()
+    assert ran.code == 1
+    assert "somebody's open transaction has the record locked" in ran.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("command", "lacking", "extra"),
+    [
+        (("leases", "list", "--store", "postgresql://h/d"), "sqlalchemy,psycopg", "postgres"),
+        (("leases", "list", "--store", "sqlite:///x.db"), "sqlalchemy", "sql"),
+        (("marks", "list", "--postgres", "x"), "psycopg,sqlalchemy", "postgres"),
+        (("doctor", "postgres", "x"), "psycopg", "postgres"),
+        (("doctor", "s3", "--bucket", "b"), "boto3", "s3"),
+        (("doctor", "http", "http://h"), "requests", "requests"),
+        (
+            ("doctor", "http", "http://h", "--sign-key", "workers.pem"),
+            "requests,jwt,cryptography",
+            "requests,jwt",
+        ),
+        (("schema", "leases"), "sqlalchemy", "sql"),
+        (("demo",), "psycopg,starlette,uvicorn", "demo"),
+    ],
+)
+def test_all_that_is_missing_is_named_at_once(command: tuple[str, ...], lacking: str, extra: str) -> None:
+    """One line with every package that isn't there, and the command that installs them; 3."""
+    program = [sys.executable, "-c", WITHOUT, lacking, *command]
+    ran = subprocess.run(program, check=False, capture_output=True, text=True, env=PLAIN)
+    names = lacking.replace(",", ", ")
+    are = "are" if "," in lacking else "is"
+    assert ran.stderr == f"sinkfence: {names} {are} not installed: pip install 'sinkfence[{extra}]'\n"
+    assert (ran.returncode, ran.stdout) == (3, "")
+
+
+def test_a_reader_who_has_gone(leases: Leases, store_url: str) -> None:
+    """A closed pipe ends the command with 1, and in silence."""
+    for number in range(50):
+        leases.acquire(f"job-{number}").release()
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with subprocess.Popen(
+        [*COMMAND, "leases", "list", "--json", "--store", store_url],
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env=PLAIN,
+    ) as running:
+        os.close(theirs)
+        said = running.communicate()[1]
+    assert (running.returncode, said) == (1, b"")
+
+
+def test_letters_that_the_terminal_lacks(process: Sinkfence, leases: Leases, store_url: str) -> None:
+    """An id in letters that stdout can't write is spelt out."""
+    leases.acquire("отчёт").release()
+    ran = process("leases", "list", "--store", store_url, PYTHONIOENCODING="ascii")
+    assert (ran.code, ran.err) == (0, "")
+    assert "\\u043e" in ran.out
+
+
+def test_what_a_terminal_would_obey_is_spelt_out(sinkfence: Sinkfence, tmp_path: Path) -> None:
+    """Names from a database that somebody wrote to by hand clear no screen."""
+    import sqlite3
+
+    url = f"sqlite:///{tmp_path}/leases.db"
+    store = SqlStore(url)
+    store.create_schema()
+    store.close()
+    with sqlite3.connect(tmp_path / "leases.db") as conn:
+        conn.execute(
+            "insert into sinkfence_lease (job_id, generation, owner, lease_until)"
+            " values ('job' || char(27) || '[2J', 1, 'x' || char(155) || 'y', 9e9)"
+        )
+    conn.close()
+    ran = sinkfence("leases", "list", "--store", url)
+    assert ran.code == 0
+    assert "job\\x1b[2J" in ran.out
+    assert "\x1b" not in ran.out
+    assert "\x9b" not in ran.out
+
+
+def test_nonsense_is_no_traceback(process: Sinkfence, sinkfence: Sinkfence, store_url: str) -> None:
+    """Words thrown together, ids of all lengths, bytes that are no text: 0 to 3, and no traceback."""
+    chance = random.Random(9)
+    pool = [
+        *("leases", "marks", "doctor", "schema", "list", "show", "release", "reopen", "raise", "postgres"),
+        *("s3", "http", "--above", "--store", "--json", "--yes", "--bucket", "--path", "--", "-x", ""),
+        *("0", "-1", "99999999999999999999", "job", "\x00", "\x1b[2J", "\udcff", "a" * 300, "ä" * 101, "%s"),
+        *(
+            "sqlite:///x",
+            "sqlite:///\x00",
+            "sqlite:////etc/passwd",
+            "http://[",
+            "://",
+            "postgresql://",
+            "http://h:x",
+        ),
+        *(
+            "{x}",
+            "'",
+            '"',
+            "\n",
+            "--dialect",
+            "oracle",
+            "--sign-key",
+            "/",
+            "--endpoint",
+            "--postgres",
+            "host=/x",
+        ),
+    ]
+    for _ in range(300):
+        words = [chance.choice(pool) for _ in range(chance.randrange(1, 7))]
+        ran = sinkfence(*words)
+        assert ran.code in {0, 1, 2, 3}, (words, ran)
+        assert "Traceback" not in ran.err, (words, ran)
+    for job in ("\x00", "\x1b", "\udcff", "a" * 201, "ä" * 101, ""):
+        for command in ("show", "release", "reopen", "raise"):
+            more = ["--above", "7"] if command == "raise" else []
+            ran = sinkfence("leases", command, "--store", store_url, *more, "--", job)
+            assert (ran.code, ran.out) == (2, ""), (job, command, ran)
+            a_line(ran.err, "job_id")
+    ran = process("leases", "show", b"\xff\xfe", "--store", store_url)
+    assert ran.code == 2
+    a_line(ran.err, "job_id")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_installed(shell: str, tmp_path: Path) -> None:
+    """`--install-completion`, asked from a shell, writes that shell's file in the home folder."""
+    import shutil
+
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} here")
+    command = f"{sys.executable} -c 'from sinkfence.cli import main; main()' --install-completion; exit $?"
+    done = subprocess.run(
+        [shell, "-c", command],
+        env={**PLAIN, "HOME": str(tmp_path), "SHELL": shutil.which(shell) or ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "completion installed" in done.stdout
+    assert any("_SINKFENCE_COMPLETE" in path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("sinkfence le", {"leases"}),
+        ("sinkfence leases r", {"release", "reopen", "raise"}),
+        ("sinkfence doctor ", {"postgres", "s3", "http"}),
+        ("sinkfence schema leases --dialect ", {"postgresql", "sqlite"}),
+    ],
+)
+def test_completion_offers(process: Sinkfence, typed: str, offered: set[str]) -> None:
+    """What a shell asks with is answered with the commands there are."""
+    ran = process(
+        _SINKFENCE_COMPLETE="complete_bash", COMP_WORDS=typed, COMP_CWORD=str(len(typed.split(" ")) - 1)
+    )
+    assert set(ran.out.split()) == offered
+
+
+def test_help_teaches(sinkfence: Sinkfence) -> None:
+    """Every command has an example and the exit codes in its help."""
+    import typer.main
+
+    from sinkfence.cli import make_app
+
+    def commands(group: object, *words: str) -> list[tuple[str, ...]]:
+        found = getattr(group, "commands", {})
+        return [words, *(each for name, part in found.items() for each in commands(part, *words, name))]
+
+    for words in commands(typer.main.get_command(make_app())):
+        ran = sinkfence(*words, "--help")
+        assert ran.code == 0
+        assert "Exit codes" in ran.out, words
+        if words and len(words) > 1:
+            assert "Example" in ran.out, words
+
+
+def test_nothing_typed_is_help(sinkfence: Sinkfence) -> None:
+    """A group by itself shows its commands, and is a wrong usage."""
+    for words in ((), ("leases",), ("doctor",)):
+        ran = sinkfence(*words)
+        assert ran.code == 2
+        assert "Commands:" in ran.out + ran.err
+
+
+def test_a_terminal_gets_a_coloured_report(dsn: str) -> None:
+    """A doctor's grades have colours there, and the exit code is the same."""
+    with terminal("doctor", "postgres", dsn) as screen:
+        assert screen.close() == 1
+    assert b"\x1b[1;31m  broken" in screen.text
