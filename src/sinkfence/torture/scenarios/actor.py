@@ -1,0 +1,62 @@
+"""A worker as the scenario has it in hand: a real process that does what it is told, one order at a time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sinkfence.demo.process import PATIENCE, Event, Process, ProcessFailed
+
+
+class Actor(Process):
+    """A process of `sinkfence.torture.scenarios`; its answers are events named after the orders."""
+
+    def __init__(
+        self, name: str, module: str = "worker", environment: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(name, f"sinkfence.torture.scenarios.{module}", environment)
+        self.until = 0.0
+        """When the lease that it holds ended, as it was told when it got it; by the store's clock."""
+
+    def order(self, do: str, **how: Any) -> None:
+        """Give an order, and do not wait for the answer."""
+        self.begin({"do": do, **how})
+
+    def does(self, do: str, **how: Any) -> Event:
+        """Give an order and wait for the answer."""
+        self.order(do, **how)
+        return self.hear(do)
+
+    def holds(self) -> int:
+        """Have it hold the job as soon as it can be had, and return the generation.
+
+        Raises:
+            ProcessFailed: it could not.
+        """
+        answer = self.does("hold", wait=PATIENCE)
+        if "generation" not in answer:
+            raise ProcessFailed(f"{self.name} does not get the job: {answer}")
+        self.until = float(answer["until"])
+        return int(answer["generation"])
+
+    def kill(self) -> None:
+        """SIGKILL it, and return when it has gone."""
+        os.kill(self.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def wait_until_it_waits(self) -> None:
+        """Return when its main thread sleeps in the kernel: it has written all that it was about to write.
+
+        Raises:
+            TimeoutError: it does not.
+        """
+        stat = Path(f"/proc/{self.pid}/task/{self.pid}/stat")
+        deadline = time.monotonic() + PATIENCE
+        while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "S":
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.name} does not wait for an answer")
+            time.sleep(0.005)

@@ -1,0 +1,168 @@
+"""A worker of the scenarios: it holds the job, writes, and writes down what it was told, as it is ordered."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from sinkfence import Lease, LeaseLost, Leases, StaleToken, Token
+from sinkfence.errors import LeaseHeld
+from sinkfence.stores.sql import SqlStore
+from sinkfence.torture.history import History, Type
+from sinkfence.torture.places import Bucket
+from sinkfence.torture.scenarios.destinations import Destination, Object, Remote, Table, Write
+from sinkfence.torture.scenarios.orders import Order, obey, orders
+from sinkfence.torture.scenarios.plights import PLIGHTS
+
+CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
+ATTEMPTS = 20
+"""How often a grant may be answered too late to be of use, on a machine that is busy with other things."""
+
+
+def destination(brief: Order) -> Destination:
+    """Return where the brief says that it writes."""
+    if brief["to"] == "object":
+        return Object(Bucket(**brief["bucket"]), brief["job"], brief["fenced"])
+    if brief["to"] == "service":
+        return Remote(brief["service"], brief["fenced"])
+    return Table(brief["ledger"], brief["name"], brief["fenced"])
+
+
+class Worker:
+    """What it has in hand: its lease, and the bare token, which asks no clock.
+
+    It writes with the token, as one that has never looked at its lease again: the destinations have to hold
+    without that courtesy.
+    """
+
+    def __init__(self, brief: Order) -> None:
+        self.name: str = brief["name"]
+        self.job: str = brief["job"]
+        self.ttl: float = brief["ttl"]
+        self.fenced: bool = brief["fenced"]
+        self.store: str = brief["leases"]
+        self.folder = Path(brief["folder"])
+        self.history = self.open_history(self.name)
+        self.leases = Leases(
+            SqlStore(self.store, floor=brief.get("floor")), ttl=self.ttl, heartbeat=self.ttl / 5
+        )
+        self.to = destination(brief)
+        self.brief = brief
+        self.token: Token
+        self.lease: Lease
+        self._holding: ExitStack
+
+    def open_history(self, name: str) -> History:
+        """Open the history of a process, this one or a child of it."""
+        return History(self.folder / f"{name.replace(' ', '-')}.jsonl", name)
+
+    def note(self, f: str, type: Type, generation: int | None = None, **value: Any) -> None:
+        """Write down what happens now."""
+        self.history.add(f, type, self.job, generation, **value)
+
+    def store_now(self) -> float:
+        """The store's clock, in seconds."""
+        with psycopg.connect(self.store, autocommit=True) as conn:
+            (now,) = conn.execute(CLOCK).fetchone() or (0.0,)
+        return float(now)
+
+    def hold(self, wait: float = 0.0, *, arm: bool = True) -> Order:
+        """Hold the job with a heartbeat, its destination armed; with the checks off nothing is armed."""
+        sinks = [self.to.sink] if arm and self.fenced else []
+        for _ in range(ATTEMPTS):
+            self.note("acquire", "invoke")
+            with ExitStack() as stack:
+                try:
+                    self.lease = stack.enter_context(self.leases.hold(self.job, wait=wait, arm=sinks))
+                    self.token = self.lease.token
+                except LeaseLost:
+                    self.note("acquire", "info")
+                    continue
+                self._holding = stack.pop_all()
+            until = self.lease.lease_until.timestamp()
+            self.acquired(self.token, until)
+            if sinks:
+                self.note("arm", "ok", self.token.generation, owner=self.token.owner)
+            return {"generation": self.token.generation, "until": until}
+        raise TimeoutError("each grant was answered later than its ttl")
+
+    def acquired(self, token: Token, until: float) -> None:
+        """Write down a grant: by the store's clock it was given a ttl before its end."""
+        value = {"owner": token.owner, "now": until - self.ttl, "until": until, "ttl": self.ttl}
+        self.note("acquire", "ok", token.generation, **value)
+
+    def write(self, step: str | None = None, size: int = 0) -> Order:
+        """Make one effect, and tell what became of it."""
+        token = self.token
+        this = Write(token, f"{token.owner}/{secrets.token_hex(4)}", step, secrets.token_bytes(size))
+        key = None if step is None else token.key(step)
+        value = {"owner": token.owner, "id": this.id}
+
+        def note(type: Type) -> None:
+            self.history.add("write", type, self.job, token.generation, key, **value)
+
+        note("invoke")
+        outcome: Type = "info"
+        answer: Order = {"id": this.id}
+        try:
+            answer["by"] = self.to.write(this)
+            outcome = "ok"
+        except StaleToken as stale:
+            outcome = "info" if stale.earlier_attempt_unknown else "fail"
+            answer |= {"error": type(stale).__name__, "mark": stale.mark}
+        except self.to.failed as error:
+            outcome = "fail"
+            answer |= {"error": type(error).__name__, "said": str(error)}
+        except Exception as error:  # noqa: BLE001 - what became of it is not known
+            answer |= {"error": type(error).__name__, "said": str(error)}
+        note(outcome)
+        return answer | {"outcome": outcome}
+
+    def try_hold(self) -> Order:
+        """Ask for the job once, and tell how long it is said to be held for."""
+        self.note("acquire", "invoke")
+        try:
+            lease = self.leases.acquire(self.job)
+        except LeaseHeld as held:
+            self.note("acquire", "fail")
+            return {"error": "LeaseHeld", "retry_after": held.retry_after}
+        self.token = lease.token
+        self.acquired(self.token, lease.lease_until.timestamp())
+        return {"generation": self.token.generation}
+
+    def tell_time(self) -> Order:
+        """What this process takes for the time of day."""
+        return {"time": time.time()}
+
+    def leave(self) -> Order:
+        """Give the job back; LeaseLost is the answer where it was lost."""
+        now = self.store_now()
+        self.note("release", "invoke", self.token.generation, owner=self.token.owner)
+        try:
+            self._holding.close()
+        except LeaseLost:
+            self.note("release", "fail", self.token.generation, owner=self.token.owner)
+            raise
+        self.note("release", "ok", self.token.generation, owner=self.token.owner, now=now)
+        return {}
+
+
+def main() -> None:
+    """Do what is ordered."""
+    logging.disable()  # the answers tell what the log would
+    given = orders()
+    worker = Worker(next(given))
+    names = ("hold", "write", "try_hold", "leave", "tell_time")
+    commands = {name: getattr(worker, name) for name in names}
+    commands |= {name: lambda plight=plight, **how: plight(worker, **how) for name, plight in PLIGHTS.items()}
+    obey(given, commands)
+
+
+if __name__ == "__main__":
+    main()
