@@ -124,6 +124,6 @@ def check_text(name: str, value: object) -> str:
         raise ValueError(f"{name} holds half of a surrogate pair and has no UTF-8 form") from None
     if not 1 <= size <= MAX_TEXT_BYTES:
         raise ValueError(f"{name} must be 1 to {MAX_TEXT_BYTES} UTF-8 bytes long, this one has {size}")
-    if any(unicodedata.category(character) == "Cc" for character in value):
+    if not value.isprintable() and any(unicodedata.category(character) == "Cc" for character in value):
         raise ValueError(f"{name} must not hold control characters")
     return value

@@ -94,6 +94,24 @@ def test_every_call_of_a_loop(pooled: str, pg: SqlStore) -> None:
     assert what_is_left(pooled) == NOTHING
 
 
+def test_nothing_is_prepared_however_often(pooled: str, open_store: Callable[..., SqlStore]) -> None:
+    """C74: another client would execute what is prepared under a counted name: a pooler is noticed."""
+    store = open_store(pooled)
+    token = store.acquire(JOB, "a:1", 30.0).token
+    for _ in range(8):
+        store.renew(token, 30.0)
+        store.renew_many([(token, 30.0)])
+
+    async def main() -> None:
+        awaited = sql_aio.SqlStore(pooled.replace("postgresql:", "postgresql+psycopg:"))
+        for _ in range(8):
+            await awaited.renew(token, 30.0)
+        await awaited.close()
+
+    asyncio.run(main())
+    assert what_is_left(pooled) == NOTHING
+
+
 CLIENT = """
 import sys, psycopg
 from sinkfence import Leases

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from sinkfence.errors import GenerationExhausted
@@ -19,10 +20,12 @@ from sinkfence.process import Process, this_process
 from sinkfence.steps import drive_async
 from sinkfence.stores.sql import records, statements
 from sinkfence.stores.sql import store as threads
-from sinkfence.stores.sql.callers import kind_of, noted, pyformat
-from sinkfence.stores.sql.connections import TIMEOUTS, Attempts, full, made, prepare, text
+from sinkfence.stores.sql.callers import kind_of, noted
+from sinkfence.stores.sql.connections import TIMEOUTS, Attempts, full, made
 from sinkfence.stores.sql.dialects import POSTGRESQL, SQLITE, Query, Row, in_words
 from sinkfence.stores.sql.records import Change
+from sinkfence.stores.sql.sending import UNPREPARED, pyformat, sqlstate, text
+from sinkfence.stores.sql.sessions import begin
 from sinkfence.tokens import MAX_GENERATION, Token, check_generation, check_job_id
 
 __all__ = ["SqlStore"]
@@ -173,7 +176,12 @@ class SqlStore:
                     attempts.connected = True
 
                     async def fetch(query: Query) -> Sequence[Row]:
-                        return (await connection.execute(text(query.sql), query.params)).all()
+                        try:
+                            return (await connection.execute(text(query.sql), query.params)).all()
+                        except DBAPIError as error:
+                            if sqlstate(error) in UNPREPARED:
+                                await connection.invalidate(error)
+                            raise
 
                     return await work(fetch)
         raise attempts.outcome()
@@ -189,7 +197,7 @@ class SqlStore:
             arguments: dict[str, Any] = {**(_ASYNCPG if asyncpg else TIMEOUTS)}
             options = {"connect_args": {k: v for k, v in arguments.items() if k not in url.query}}
         engine = made(create_async_engine, url, options)
-        event.listen(engine.sync_engine, "connect", prepare)
+        event.listen(engine.sync_engine, "connect", begin)
         return engine
 
 
@@ -201,7 +209,7 @@ async def _fetch_in(conn: Any, query: Query) -> Sequence[Row]:
         from psycopg.rows import tuple_row
 
         async with conn.cursor(row_factory=tuple_row) as cursor:
-            await cursor.execute(pyformat(query), query.params)
+            await cursor.execute(pyformat(query.sql), query.params)
             fetched: Sequence[Row] = await cursor.fetchall()
             return fetched
 

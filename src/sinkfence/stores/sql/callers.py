@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from sinkfence.stores.sql.connections import RETRYABLE, sqlstate, text
+from sinkfence.stores.sql.connections import RETRYABLE
 from sinkfence.stores.sql.dialects import Query, Row
+from sinkfence.stores.sql.sending import pyformat, sqlstate, text
 
 
 def fetch_in(conn: Any, query: Query) -> Sequence[Row]:
@@ -28,7 +28,7 @@ def fetch_in(conn: Any, query: Query) -> Sequence[Row]:
         from psycopg.rows import tuple_row
 
         with conn.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(pyformat(query), query.params)
+            cursor.execute(pyformat(query.sql), query.params)
             fetched: Sequence[Row] = cursor.fetchall()
             return fetched
 
@@ -43,11 +43,6 @@ def kind_of(conn: Any, wanted: Literal["synchronous", "asynchronous"]) -> Litera
         if type(conn).__module__.startswith("psycopg"):
             return "psycopg"
     raise TypeError(f"conn must be an {wanted} SQLAlchemy or psycopg connection, not {type(conn).__name__}")
-
-
-def pyformat(query: Query) -> str:
-    """Return a query's text with psycopg's places in it."""
-    return re.sub(r":(\w+)", r"%(\1)s", query.sql)
 
 
 @contextmanager

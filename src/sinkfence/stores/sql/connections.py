@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import random
-import socket
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
-from sinkfence.errors import LeaseLost, NotEnforced, OutcomeUnknown
+from sinkfence.errors import LeaseLost, OutcomeUnknown
 from sinkfence.stores.sql import schema
+from sinkfence.stores.sql.sending import UNPREPARED, sqlstate
+from sinkfence.stores.sql.sessions import begin
 
 T = TypeVar("T")
 
@@ -34,8 +33,9 @@ TIMEOUTS: Final[Mapping[str, int]] = {
 }
 """A way to the server that swallows everything is noticed within seconds (libpq, section 34.1.2), and
 not after TCP's quarter of an hour: a heartbeat has until its ttl is over."""
-_TCP: Final = {"TCP_USER_TIMEOUT": 5000, "TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2}
-"""The same, for a connection that an engine has opened by arguments of its own."""
+
+POOL: Final[Mapping[str, int]] = {"pool_size": 15, "max_overflow": 0}
+"""As many as SQLAlchemy's default allows, and kept: it opens and closes the last ten for each statement."""
 
 
 def engine_for(source: str | sa.URL | sa.Engine) -> sa.Engine:
@@ -57,11 +57,11 @@ def engine_for(source: str | sa.URL | sa.Engine) -> sa.Engine:
         arguments: dict[str, Any] = {"timeout": 5.0}
         if url.get_backend_name() == "postgresql":
             arguments = {k: v for k, v in TIMEOUTS.items() if k not in url.query}
-        options = {"connect_args": arguments}
+        options = {"connect_args": arguments, **POOL}
     engine = made(sa.create_engine, url, options)
     if engine.dialect.is_async:
         raise ValueError(f"{url.drivername} is asynchronous: use postgresql+psycopg here")
-    event.listen(engine, "connect", prepare)
+    event.listen(engine, "connect", begin)
     return engine
 
 
@@ -89,40 +89,6 @@ def made(create: Callable[..., T], url: sa.URL, options: Mapping[str, Any]) -> T
         raise ImportError(
             f"{url.drivername} needs the driver {driver}, which is not here ({absent}): pip install {extra}"
         ) from None
-
-
-def prepare(driver_connection: Any, _record: object) -> None:
-    """Make a new connection one that keeps no state in the server's session, is missed when it goes silent,
-    and writes durably.
-    """
-    driver_connection = getattr(driver_connection, "driver_connection", driver_connection)
-    _missed_when_silent(driver_connection)
-    if hasattr(driver_connection, "prepare_threshold"):
-        driver_connection.prepare_threshold = None  # prepared statements are session state
-    elif type(driver_connection).__module__.startswith("sqlite3"):
-        if driver_connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-            (mode,) = driver_connection.execute("PRAGMA journal_mode = WAL").fetchone()
-            if mode != "wal":  # in memory, by whatever name, or where files have no shared memory
-                driver_connection.close()
-                raise NotEnforced(
-                    f"this SQLite database cannot keep leases (journal_mode {mode!r}, and not 'wal'): "
-                    "it must be a file on a disk of this host; in memory, MemoryStore does it"
-                )
-        driver_connection.execute("PRAGMA synchronous = FULL")
-
-
-def _missed_when_silent(driver_connection: Any) -> None:
-    fileno = getattr(driver_connection, "fileno", None)
-    if transport := getattr(driver_connection, "_transport", None):  # asyncpg's: it shows it in no other way
-        fileno = transport.get_extra_info("socket").fileno
-    if fileno is None or not hasattr(socket, "TCP_USER_TIMEOUT"):
-        return
-    with socket.socket(fileno=os.dup(fileno())) as way:
-        if way.family == socket.AF_UNIX or way.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT):
-            return  # there is no network between, or whoever opened it has said how long
-        way.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _TCP.items():
-            way.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 @contextmanager
@@ -185,7 +151,7 @@ class Attempts:
             self._sent = error if unanswered else self._sent
             if _is_absent(error):
                 raise schema.missing() from error
-            self._again = unanswered or sqlstate(error) in RETRYABLE
+            self._again = unanswered or sqlstate(error) in RETRYABLE | UNPREPARED
 
     def outcome(self) -> Exception:
         """Return what became of it: OutcomeUnknown, or an error of which is known that it took no effect."""
@@ -218,18 +184,6 @@ def run(
             attempts.connected = True
             return work(connection)
     raise attempts.outcome()
-
-
-@lru_cache(64)
-def text(sql: str) -> sa.TextClause:
-    """Return the clause of a statement. There are few, and finding the places in one takes a while."""
-    return sa.text(sql)
-
-
-def sqlstate(error: Exception) -> str | None:
-    """Return the server's code (PostgreSQL manual, appendix A), under whichever name the driver has it."""
-    own = getattr(error, "orig", error)
-    return getattr(own, "sqlstate", None) or getattr(own, "pgcode", None)
 
 
 def is_blocked(error: DBAPIError) -> bool:

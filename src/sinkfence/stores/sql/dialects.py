@@ -17,6 +17,8 @@ class Query:
 
     sql: str
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    many: bool = False
+    """Whether its rows may be thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Dialect:
     """Makes sure, for this transaction alone, that what is acknowledged survives a crash."""
 
 
-_PG_NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) AS float8)"
+_PG_NOW: Final = "date_part('epoch', clock_timestamp())"  # extract() would go through a numeric
 
 POSTGRESQL: Final = Dialect(
     now=_PG_NOW,
@@ -60,7 +62,7 @@ POSTGRESQL: Final = Dialect(
     # waited for the row's lock (PostgreSQL manual, section 9.9.5).
     clock="clock_timestamp()",
     until="(clock_timestamp() + make_interval(secs => CAST(:ttl AS float8)))",
-    lease_until="CAST(extract(epoch FROM lease_until) AS float8)",
+    lease_until="date_part('epoch', lease_until)",
     free="'-infinity'",
     millis=f"CAST(floor(({_PG_NOW} - 1577836800) * 1000) AS bigint)",
     greatest="greatest",

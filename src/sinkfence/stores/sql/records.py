@@ -58,7 +58,7 @@ def look_under(d: Dialect, prefix: str) -> Query:
     """Return the query of the records under a prefix, in bytewise order."""
     starts = "substr(job_id, 1, length(:prefix)) = :prefix"
     sql = f"SELECT {_columns(d)} FROM {TABLE} WHERE {starts} ORDER BY job_id"
-    return Query(sql, {"prefix": prefix})
+    return Query(sql, {"prefix": prefix}, many=True)
 
 
 def reopen(d: Dialect, job_id: str) -> Query:

@@ -133,18 +133,18 @@ def renew_many(d: Dialect, wanted: Sequence[tuple[Token, float]]) -> Query:
     """Extend the leases of the rows that are not locked: job_id, generation, lease_until of each.
 
     Without SKIP LOCKED one locked row held up the batch until all its leases had run out; without one
-    order two batches deadlocked.
+    order two batches deadlocked. What settles the transaction is asked once, and not of each row.
     """
     matching = f"""
         SELECT j.job_id AS mine, w.ttl AS term FROM {TABLE} AS j JOIN {d.each}
             ON j.job_id = w.job_id AND j.generation = w.generation AND j.owner = w.owner
-         WHERE j.state = 'open' {d.skip_locked}"""
+         WHERE j.state = 'open' AND coalesce((SELECT {d.settled}), '') <> '?' {d.skip_locked}"""
     sql = f"""
         WITH matching AS MATERIALIZED ({matching})
         UPDATE {TABLE} SET lease_until = {d.until.replace(":ttl", "term")} FROM matching WHERE job_id = mine
-        RETURNING job_id, generation, {d.lease_until}, {d.settled}"""
+        RETURNING job_id, generation, {d.lease_until}"""
     rows = [{**_identity(token), "ttl": ttl} for token, ttl in wanted]
-    return Query(sql, {"wanted": json.dumps(rows)})
+    return Query(sql, {"wanted": json.dumps(rows)}, many=True)
 
 
 def look_many(d: Dialect, tokens: Sequence[Token]) -> Query:
@@ -152,7 +152,7 @@ def look_many(d: Dialect, tokens: Sequence[Token]) -> Query:
     sql = f"""
         SELECT j.job_id, j.generation, j.owner, j.state FROM {TABLE} AS j JOIN {d.each}
             ON j.job_id = w.job_id"""
-    return Query(sql, {"wanted": json.dumps([_identity(token) for token in tokens])})
+    return Query(sql, {"wanted": json.dumps([_identity(token) for token in tokens])}, many=True)
 
 
 def sort_out(renewed: Mapping[Token, datetime], left: Sequence[Token], found: Sequence[Row]) -> Renewals:

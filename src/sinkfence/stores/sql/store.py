@@ -19,9 +19,10 @@ from sinkfence.process import Process, this_process
 from sinkfence.steps import drive
 from sinkfence.stores.sql import records, schema, statements
 from sinkfence.stores.sql.callers import fetch_in
-from sinkfence.stores.sql.connections import engine_for, is_blocked, run, text, transaction
+from sinkfence.stores.sql.connections import engine_for, is_blocked, run, transaction
 from sinkfence.stores.sql.dialects import POSTGRESQL, SQLITE, Query, Row, in_words
 from sinkfence.stores.sql.records import Change
+from sinkfence.stores.sql.sending import send
 from sinkfence.tokens import MAX_GENERATION, Token, check_generation, check_job_id
 
 T = TypeVar("T")
@@ -220,15 +221,12 @@ class SqlStore:
         here = self._here()
 
         def on(connection: sa.Connection) -> T:
-            def fetch(query: Query) -> Sequence[Row]:
-                return connection.execute(text(query.sql), query.params).all()
-
             if not here.checked:
                 schema.check(connection)
                 here.checked = True
             # One statement is one transaction: one round trip, and no moment between BEGIN and COMMIT in
             # which a stopped process would keep SQLite's file locked. What follows it only reads.
-            return work(fetch)
+            return work(partial(send, connection))
 
         return run(here.beats if beat else here.work, on)
 

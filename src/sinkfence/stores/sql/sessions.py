@@ -1,0 +1,64 @@
+"""A new session with the database: durable, missed when it goes silent, and its state nobody else's."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any, Final
+
+from sinkfence.errors import NotEnforced
+
+_TCP: Final = {"TCP_USER_TIMEOUT": 5000, "TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2}
+"""What `TIMEOUTS` asks libpq for, for a connection that an engine has opened by arguments of its own."""
+
+
+def begin(connection: Any, _record: object) -> None:
+    """Make a new connection ready for use: SQLAlchemy's handler of "connect"."""
+    driver = getattr(connection, "driver_connection", connection)
+    _missed_when_silent(driver)
+    # What an engine has set to None stays None.
+    if getattr(driver, "prepare_threshold", None) is not None and not _is_ours(connection, driver):
+        driver.prepare_threshold = None
+    if type(driver).__module__.startswith("sqlite3"):
+        _durable(driver)
+
+
+def _is_ours(connection: Any, driver: Any) -> bool:
+    """Whether the process that serves us is the one that let us in: what is prepared there is ours alone.
+
+    A pooler hands statements to whichever process is free, and cannot name one at the login: PgBouncer makes
+    a number up (BackendKeyData, PostgreSQL manual, section 54.2; pgbouncer#945). psycopg counts the names of
+    what it prepares, so that two clients of one process could execute each other's.
+    """
+    cursor = connection.cursor()
+    try:
+        cursor.execute("SELECT pg_backend_pid()")
+        return bool(cursor.fetchone()[0] == driver.info.backend_pid)
+    finally:
+        cursor.close()
+
+
+def _durable(driver: Any) -> None:
+    if driver.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        (mode,) = driver.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":  # in memory, by whatever name, or where files have no shared memory
+            driver.close()
+            raise NotEnforced(
+                f"this SQLite database cannot keep leases (journal_mode {mode!r}, and not 'wal'): "
+                "it must be a file on a disk of this host; in memory, MemoryStore does it"
+            )
+    driver.execute("PRAGMA synchronous = FULL")
+
+
+def _missed_when_silent(driver: Any) -> None:
+    fileno = getattr(driver, "fileno", None)
+    if transport := getattr(driver, "_transport", None):  # asyncpg's: it shows it in no other way
+        fileno = transport.get_extra_info("socket").fileno
+    if fileno is None or not hasattr(socket, "TCP_USER_TIMEOUT"):
+        return
+    with socket.socket(fileno=os.dup(fileno())) as way:
+        if way.family == socket.AF_UNIX or way.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT):
+            return  # there is no network between, or whoever opened it has said how long
+        way.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _TCP.items():
+            way.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

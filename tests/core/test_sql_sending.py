@@ -1,0 +1,172 @@
+"""How the SQL store sends its statements: prepared or not, in one round trip; and what an error leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from sinkfence.errors import LeaseHeld
+from sinkfence.stores.sql import SqlStore
+from sinkfence.stores.sql import aio as sql_aio
+from sinkfence.tokens import Token
+
+JOB = "invoice-42"
+OFTEN = 8
+"""More than the five times after which psycopg prepares a statement."""
+
+
+@contextmanager
+def session_of(store: SqlStore) -> Iterator[psycopg.Connection]:
+    """The one connection that the store has in its pool, as the driver has it."""
+    with store._here().work.connect() as connection:
+        yield connection.connection.driver_connection
+
+
+def prepared_in(store: SqlStore) -> list[str]:
+    """The statements that its session has prepared."""
+    with session_of(store) as session:
+        return [row[0] for row in session.execute("SELECT statement FROM pg_prepared_statements")]
+
+
+def a_turn(store: SqlStore, owner: str) -> None:
+    """Acquire, renew, give back."""
+    token = store.acquire(JOB, owner, 30.0).token
+    store.renew(token, 30.0)
+    store.release(token)
+
+
+def test_what_is_sent_often_is_prepared(pg: SqlStore) -> None:
+    """In a session that nobody else is let into, statements are planned once: acquire, renew and release."""
+    for i in range(OFTEN):
+        a_turn(pg, f"a:{i}")
+    assert len(prepared_in(pg)) == 3
+
+
+def test_an_engine_may_say_that_nothing_is_prepared(pg_url: str, open_store: Callable[..., SqlStore]) -> None:
+    """prepare_threshold=None of an engine's own connect_args stays as it is."""
+    url = pg_url.replace("postgresql:", "postgresql+psycopg:")
+    store = open_store(sa.create_engine(url, connect_args={"prepare_threshold": None}))
+    for i in range(OFTEN):
+        a_turn(store, f"a:{i}")
+    assert prepared_in(store) == []
+
+
+def test_a_loops_statements_are_prepared_too(pg_url: str, pg: SqlStore, admin: psycopg.Connection) -> None:
+    """The same of the connections of an event loop, by psycopg; and what became of them is sent again."""
+
+    async def main() -> None:
+        store = sql_aio.SqlStore(pg_url)
+        token = (await store.acquire(JOB, "a:1", 30.0)).token
+        for _ in range(OFTEN):
+            await store.renew(token, 30.0)
+        (engine,) = store._engines.values()
+        async with engine.connect() as connection:
+            session = (await connection.get_raw_connection()).driver_connection
+            rows = await session.execute("SELECT count(*) FROM pg_prepared_statements")
+            assert await rows.fetchone() == (1,)
+            session.pgconn.exec_(b"DEALLOCATE ALL")  # behind psycopg's back
+        await store.renew(token, 30.0)
+        await store.release(token)
+        await store.close()
+
+    asyncio.run(main())
+    assert pg.get(JOB).owner is None
+
+
+@pytest.mark.parametrize("meddling", [b"DEALLOCATE ALL", b"PREPARE _pg3_1 AS SELECT 1"])
+def test_what_was_prepared_and_is_lost_is_sent_again(pg: SqlStore, meddling: bytes) -> None:
+    """A session without its statements, or with one of that name: told at once, and sent again."""
+    token = pg.acquire(JOB, "a:1", 30.0).token
+    for _ in range(OFTEN):
+        pg.renew(token, 30.0)
+    with session_of(pg) as session:
+        assert session.pgconn.exec_(meddling).status == psycopg.pq.ExecStatus.COMMAND_OK
+    pg.renew(token, 30.0)
+    for _ in range(OFTEN):
+        pg.get(JOB)
+    assert pg.get(JOB).generation == 1
+
+
+def test_a_call_is_one_round_trip(pg: SqlStore, tmp_path: Path) -> None:
+    """Each of acquire, renew, complete, and a batch, is answered once and for all, prepared or not."""
+    for i in range(OFTEN):
+        a_turn(pg, f"a:{i}")
+        pg.reopen(JOB)
+    trace = (tmp_path / "trace").open("w+")
+    with session_of(pg) as session:
+        session.pgconn.trace(trace.fileno())
+    token = pg.acquire(JOB, "a:1", 30.0).token
+    pg.renew(token, 30.0)
+    pg.complete(token, "[1]")
+    with session_of(pg) as session:
+        session.pgconn.untrace()
+    trace.seek(0)
+    assert trace.read().count("ReadyForQuery") == 3
+    trace.close()
+
+
+def test_of_many_connections_that_are_gone_one_is_met(
+    pg_url: str, open_store: Callable[..., SqlStore], admin: psycopg.Connection
+) -> None:
+    """A restart of the server ends all of them: the first error tells of the others; the call succeeds."""
+    store = open_store(pg_url)
+    store.get(JOB)
+    with ExitStack() as stack:
+        held = [stack.enter_context(store._here().work.connect()) for _ in range(12)]
+        pids = [connection.connection.driver_connection.info.backend_pid for connection in held]
+    admin.execute("SELECT pg_terminate_backend(pid, 10000) FROM unnest(%s::int[]) pid", [pids])
+    assert store.acquire(JOB, "a:1", 30.0).token == Token(JOB, 1, "a:1")
+
+
+def test_as_many_threads_as_may_connect_keep_their_connections(
+    pg_url: str, open_store: Callable[..., SqlStore]
+) -> None:
+    """Fifteen at once have a session each, the next fifteen the same ones."""
+    store = open_store(pg_url)
+    store.get(JOB)
+    seen = []
+    for _ in range(2):
+        with ExitStack() as stack:
+            held = [stack.enter_context(store._here().work.connect()) for _ in range(15)]
+            seen.append({each.connection.driver_connection.info.backend_pid for each in held})
+    assert seen[0] == seen[1]
+
+
+def test_an_interrupted_call_leaves_nothing_behind(
+    pg: SqlStore, pg_url: str, admin: psycopg.Connection
+) -> None:
+    """Ctrl-C while a row is waited for: it is raised, nothing is acquired, and the store goes on."""
+    pg.raise_above(JOB, 1)
+    waiting = (
+        "SELECT pid FROM pg_locks JOIN pg_stat_activity USING (pid) "
+        "WHERE NOT granted AND datname = current_database()"
+    )
+
+    def interrupt() -> None:
+        while not admin.execute(waiting).fetchone():
+            pass
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    admin.execute(f"ALTER DATABASE {admin.info.dbname} SET lock_timeout = '60s'")
+    try:
+        with psycopg.connect(pg_url) as other:
+            other.execute("SELECT FROM sinkfence_lease FOR UPDATE")
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            with pytest.raises(KeyboardInterrupt):
+                pg.acquire(JOB, "a:1", 30.0)
+            thread.join()
+    finally:
+        admin.execute(f"ALTER DATABASE {admin.info.dbname} RESET ALL")
+    assert pg.get(JOB).generation == 1
+    assert pg.acquire(JOB, "a:2", 30.0).token.generation == 2
+    with pytest.raises(LeaseHeld):
+        pg.acquire(JOB, "b:3", 30.0)
