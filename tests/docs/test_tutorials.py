@@ -10,6 +10,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +19,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = sorted((ROOT / "docs" / "tutorial").glob("*.md"))
+pytestmark = pytest.mark.timeout(300)  # it waits for those that are played at the same time
 READERS_OWN = ("pip", "export", "createdb")  # what the reader's machine needs, and the test's has
 
 
@@ -115,47 +119,36 @@ class Terminal:
             process.communicate()
 
 
-@pytest.fixture
-def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    """A terminal in an empty folder."""
+def play(page: str, folder: Path) -> None:
+    """Follow a tutorial from top to bottom, in an empty folder."""
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "adapters")])
-    terminal = Terminal(tmp_path, {**os.environ, "PYTHONPATH": path})
-    yield terminal
-    terminal.close()
+    text = (ROOT / "docs" / "tutorial" / f"{page}.md").read_text()
+    with closing(Terminal(folder, {**os.environ, "PYTHONPATH": path})) as terminal, ExitStack() as stack:
+        if "127.0.0.1:8000" in text:
+            listener = stack.enter_context(
+                socket.create_server(("127.0.0.1", 0))
+            )  # calls wait until it is up
+            terminal.listener = listener
+            text = text.replace("127.0.0.1:8000", f"127.0.0.1:{listener.getsockname()[1]}")
+        for language, block in BLOCK.findall(text):
+            if language == "python":
+                terminal.save(block)
+            else:
+                terminal.type(block)
+        assert terminal.stopped is None
 
 
-def play(page: str, terminal: Terminal, replace: dict[str, str]) -> None:
-    """Follow a tutorial from top to bottom."""
-    text = (ROOT / page).read_text()
-    for old, new in replace.items():
-        text = text.replace(old, new)
-    for language, block in BLOCK.findall(text):
-        if language == "python":
-            terminal.save(block)
-        else:
-            terminal.type(block)
-    assert terminal.stopped is None
+@pytest.fixture(scope="module")
+def playing(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[None]]]:
+    """The tutorials that are wanted, each in a terminal of its own, three at a time: they mostly wait."""
+    wanted = [item.callspec.params["page"] for item in request.session.items if item.path == request.path]
+    with ThreadPoolExecutor(3) as pool:
+        yield {page: pool.submit(play, page, tmp_path_factory.mktemp(page)) for page in wanted}
 
 
-def test_postgres(terminal: Terminal) -> None:
-    """The PostgreSQL tutorial does what it says, with a worker stopped inside its transaction."""
-    play("docs/tutorial/postgres.md", terminal, {})
-
-
-def test_s3(terminal: Terminal) -> None:
-    """The S3 tutorial does what it says, with a worker stopped before its upload."""
-    play("docs/tutorial/s3.md", terminal, {})
-
-
-@pytest.mark.parametrize("page", ["http", "flask", "django"])
-def test_http(terminal: Terminal, page: str) -> None:
-    """The tutorials of HTTP services do what they say, with a worker stopped before its request."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:  # calls wait until it is up
-        terminal.listener = listener
-        port = listener.getsockname()[1]
-        play(f"docs/tutorial/{page}.md", terminal, {"127.0.0.1:8000": f"127.0.0.1:{port}"})
-
-
-def test_leases(terminal: Terminal) -> None:
-    """The tutorial of leases does what it says: a job runs twice, then under a lease that runs out."""
-    play("docs/tutorial/leases.md", terminal, {})
+@pytest.mark.parametrize("page", [page.stem for page in PAGES])
+def test_tutorial(page: str, playing: dict[str, Future[None]]) -> None:
+    """It does what it says, from the first file to the stopped worker that is refused."""
+    playing[page].result()
