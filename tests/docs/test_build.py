@@ -61,7 +61,7 @@ def typed(program: str) -> set[tuple[str, ...]]:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     text = "\n".join(page.read_text() for page in pages)
     commands = re.findall(rf"(?:^ *\$ |`){re.escape(program)} ([^`\n]+)", text, re.MULTILINE)
-    return {tuple(command.split()) for command in commands}
+    return {tuple(re.split(r" [|#>] ", command)[0].split()) for command in commands}
 
 
 def test_verbs_of_run_py_exist() -> None:

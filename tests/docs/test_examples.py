@@ -56,6 +56,7 @@ RUN_HERE = {
     "docs/how-to/call-a-fenced-service.md",
     "docs/how-to/call-with-httpx.md",
     "docs/how-to/check-a-bucket.md",
+    "docs/how-to/check-a-service.md",
     "docs/how-to/check-your-own-sink.md",
     "docs/how-to/do-a-step-once.md",
     "docs/how-to/guard-each-kind-of-writer.md",
@@ -353,6 +354,21 @@ def test_call_a_fenced_service(
     names["http"].close()
     assert entries(engine, "payment", "account") == [17]
     assert keys == [Token("account-17", 1, "anyone").key("charge order-1881")]
+
+
+def test_check_a_service(
+    run_page: RunPage, orders: tuple[str, TokenSigner, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fenced service passes, and each line of the page's report is one of its own."""
+    url, sign, keys = orders
+    run_page(
+        "docs/how-to/check-a-service.md", replace={'"https://orders.example/"': repr(url + "/")}, sign=sign
+    )
+    text = (ROOT / "docs/how-to/check-a-service.md").read_text()
+    lines = text.partition("```text\n")[2].partition("```")[0].splitlines()
+    shown = capsys.readouterr().out.splitlines()
+    assert [line for line in lines[1:] if line not in shown] == []
+    assert keys == [], "no handler ran"
 
 
 def test_call_with_httpx(

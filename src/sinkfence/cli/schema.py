@@ -37,7 +37,6 @@ def postgres() -> None:
     Example:
       sinkfence schema postgres | psql -v ON_ERROR_STOP=1 shop
     """
-    need(["sqlalchemy"], "postgres")
     from sinkfence_postgres.installation import schema as script
 
     typer.echo(script(), nl=False)
