@@ -143,7 +143,10 @@ def renew_many(d: Dialect, wanted: Sequence[tuple[Token, float]]) -> Query:
         WITH matching AS MATERIALIZED ({matching})
         UPDATE {TABLE} SET lease_until = {d.until.replace(":ttl", "term")} FROM matching WHERE job_id = mine
         RETURNING job_id, generation, {d.lease_until}"""
-    rows = [{**_identity(token), "ttl": ttl} for token, ttl in wanted]
+    rows = [
+        {"job_id": token.job_id, "generation": token.generation, "owner": token.owner, "ttl": ttl}
+        for token, ttl in wanted
+    ]
     return Query(sql, {"wanted": json.dumps(rows)}, many=True)
 
 
