@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from sinkfence.findings import Finding, Grade, Report
+from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_http import wire
 from sinkfence_http.calls import Sign
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     import requests
 
 JOB: Final = "sinkfence-doctor/probe"
-"""The job of all tokens that the doctor makes."""
+"""The job of all tokens that the doctor makes, but for one."""
+INVENTED: Final = "sinkfence-doctor/invented"
+"""The job of a token whose number nobody has issued."""
 METHOD: Final = "PROPFIND"
 """Safe by definition (RFC 4918, section 9.1), known to servers, served by few; and a door fences it, as it
 does all methods but the four that it knows to be safe."""
@@ -29,8 +32,10 @@ TIMEOUT: Final = 10.0
 """Seconds for each request."""
 
 _REFUSED: Final[Mapping[str, int]] = {"unauthentic-token": 403, "malformed-token": 400}
+_CONFLICT: Final[Mapping[str, int]] = {"generation-conflict": 412, "stale-token": 412}
 _UNAVAILABLE: Final = frozenset({"fence-unavailable", "previous-owner-in-flight"})
 _SIGN: Final = "sign as the workers do: key, kid, alg, issuer and audience"
+_LEASE: Final = "if it looks numbers up, show it a lease (bearer=, --store)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,7 @@ def doctor(
     base_url: str,
     *,
     sign: Sign | None = None,
+    bearer: Bearer | None = None,
     path: str | None = None,
     method: str = METHOD,
 ) -> Report:
@@ -55,16 +61,20 @@ def doctor(
     token once a request without one was turned away there. Where no door stands before it, that one request
     reaches the handler, and is all that does.
 
-    `sign` is what the workers sign with; without it the tokens are unsigned. The session's settings and
-    headers are used, a `FencedAdapter` that is mounted is not.
+    `sign` is what the workers sign with; without it the tokens are unsigned. A service that looks up who the
+    newest owner is (AuthorityLookup) believes a real one only: so let `bearer` be a lease of a job that is
+    there for the doctor, of generation 2 or above, in the store that the service asks.
+
+    The session's settings and headers are used, a `FencedAdapter` that is mounted is not.
 
     Raises:
         requests.RequestException: the first request got no answer.
-        ValueError: `sign` makes no compact JWS, or the URL is none.
+        ValueError: `sign` makes no compact JWS, the URL is none, or nothing is below the bearer's generation.
+        LeaseLost: the bearer's lease is over.
     """
     parts = urlsplit(base_url)
     where = f"service at {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-    examination = _Examination(session, base_url.rstrip("/"), sign)
+    examination = _Examination(session, base_url.rstrip("/"), sign, bearer)
     examination.ask("POST", wire.ARM_PATH, path, method)
     return Report(where, tuple(examination.findings))
 
@@ -72,7 +82,9 @@ def doctor(
 class _Examination:
     """One visit of the doctor's."""
 
-    def __init__(self, session: requests.Session, base: str, sign: Sign | None) -> None:
+    def __init__(
+        self, session: requests.Session, base: str, sign: Sign | None, bearer: Bearer | None
+    ) -> None:
         self._session = session
         self._base = base
         self._sign = sign or wire.format_token
@@ -80,9 +92,11 @@ class _Examination:
         # Above what an earlier visit has left, which no mark goes below. A clock, so that nobody has to look
         # a mark up to go beyond it; one job for all visits, as marks stay for ever.
         generation = int((time.time() - 1_577_836_800) * 1000)
-        self._newest = Token(JOB, generation, f"doctor:{secrets.token_hex(16)}")
-        self._other = Token(JOB, generation, f"another:{secrets.token_hex(16)}")
-        self._stale = Token(JOB, generation - 1, f"earlier:{secrets.token_hex(16)}")
+        self._invented = Token(INVENTED, generation, f"doctor:{secrets.token_hex(16)}")
+        self._issued = bearer is not None
+        self._newest = newest = bearer.token if bearer else replace(self._invented, job_id=JOB)
+        self._other = replace(newest, owner=f"another:{secrets.token_hex(16)}")
+        self._stale = replace(self._other, generation=newest.generation - 1)
         self.findings: list[Finding] = []
 
     def ask(self, arm_method: str, arm_path: str, path: str | None, method: str) -> None:
@@ -136,7 +150,11 @@ class _Examination:
         word = reply.said.word if reply.said else None
         if word in _REFUSED:
             says = f"answered {reply.status} {word}: this service does not believe the doctor's tokens"
-            advice = _SIGN if self._signed else f"if it takes signed tokens, {_SIGN}"
+            advice = (
+                _SIGN
+                if self._signed
+                else f"if it takes signed tokens, {_SIGN}; if it looks them up, {_LEASE}"
+            )
             self._tell(name, "unknown", f"{says}, and so can't be asked about stale ones", advice)
             return False
         if word in ("stale-token", "generation-conflict"):
@@ -145,14 +163,16 @@ class _Examination:
             return False
         if not self._judge(place, name, reply, {"armed": 204}):
             return False
-        if not self._signed:
+        if self._issued:
+            self._try(place, "invented number", [self._sign(self._invented)], _REFUSED)
+        elif not self._signed:
             says = "believed as it comes: whoever reaches this service can lock the owner of any job out"
             self._tell("unsigned token", "weak", says, "SignedTokens, AuthorityLookup, or a closed network")
         return True
 
     def _staleness(self, place: _Place) -> None:
         self._try(place, "stale token", [self._sign(self._stale)], {"stale-token": 412}, rounds=ROUNDS)
-        self._try(place, "another owner", [self._sign(self._other)], {"generation-conflict": 412})
+        self._try(place, "another owner", [self._sign(self._other)], _CONFLICT)
 
     def _try(
         self,

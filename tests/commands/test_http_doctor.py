@@ -25,7 +25,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from sinkfence import Token
+from sinkfence import Leases, Token
+from sinkfence.stores.sql import SqlStore
 from sinkfence_http import (
     Fence,
     HostGate,
@@ -261,6 +262,38 @@ def test_numbers_that_are_looked_up(serve: Serve, gate: aio.HostGate, session: r
 
     report = doctor(session, serve(App(gate, aio.AuthorityLookup(current)).app))
     assert (report.fenced, grades(report)["arming"]) == (False, "unknown")
+
+
+def test_numbers_that_are_looked_up_and_found(
+    sinkfence: Sinkfence, serve: Serve, gate: aio.HostGate, session: requests.Session, tmp_path: Path
+) -> None:
+    """With a lease of the store that it asks, such a service is asked about stale and invented numbers."""
+    store = SqlStore(f"sqlite:///{tmp_path}/leases.db")
+    store.create_schema()
+
+    async def current(job_id: str) -> tuple[int, str | None] | None:
+        found = store.get(job_id)
+        return found and (found.generation, found.owner)
+
+    url = serve(App(gate, aio.AuthorityLookup(current)).app)
+    for _ in range(2):
+        ran = sinkfence("doctor", "http", url, "--store", f"sqlite:///{tmp_path}/leases.db")
+        assert ran.code == 0, ran
+        assert "  ok      stale token: 412 stale-token\n" in ran.out
+        assert "  ok      invented number: 403 unauthentic-token\n" in ran.out
+        found = store.get(JOB)
+        assert found is not None
+        assert found.owner is None
+    trusting = serve(App(gate, TrustedNetwork()).app)
+    with Leases(store) as leases:
+        report = doctor(session, trusting, bearer=leases.acquire(JOB))
+        assert grades(report)["invented number"] == "broken", report
+        with pytest.raises(ValueError, match="generation must be"):
+            doctor(session, trusting, bearer=leases.acquire("first"))
+        held = sinkfence("doctor", "http", url, "--store", f"sqlite:///{tmp_path}/leases.db")
+    assert (held.code, held.out) == (1, "")
+    assert "is held by" in held.err
+    store.close()
 
 
 def test_hosts_that_share_no_marks_are_found(tmp_path: Path, session: requests.Session) -> None:

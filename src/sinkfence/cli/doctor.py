@@ -1,18 +1,27 @@
 """`sinkfence doctor`: does this destination refuse a stale owner, and what speaks against it?"""
 
+import contextlib
+from collections.abc import Generator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from sinkfence.cli import places
+from sinkfence.cli.consent import who
 from sinkfence.cli.exits import CODES, FINE, REFUSED, need
 from sinkfence.cli.mistakes import Mistake, reaching
 from sinkfence.cli.output import put_report
-from sinkfence.cli.places import AsJson, database
+from sinkfence.cli.places import AsJson, database, lease_store
 from sinkfence.findings import Report
+from sinkfence.lease import Lease
+from sinkfence.leases import Leases
+from sinkfence_http.doctor import JOB
 
 commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=CODES)
+
+MINUTES = 300.0
+"""Seconds that a visit may take: some fifty requests, of ten seconds at most."""
 
 KeyFile = Annotated[
     Path | None,
@@ -100,6 +109,13 @@ def http(
         str | None, typer.Option(metavar="NAME", help="Who signs, as the service has it.")
     ] = None,
     audience: Annotated[str | None, typer.Option(metavar="NAME", help="The service's own name.")] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="The lease store where the service looks up who is the newest owner, if it does.",
+        ),
+    ] = None,
     header: Header = None,
     as_json: AsJson = False,
 ) -> None:
@@ -110,7 +126,8 @@ def http(
     route as well, once the door has turned away a first one there that carries no token: if nobody stands
     before it, that one request reaches your handler, by a method (PROPFIND) that changes nothing.
 
-    Without --sign-key the tokens are unsigned, as TrustedNetwork takes them.
+    Without --sign-key the tokens are unsigned, as TrustedNetwork takes them. For AuthorityLookup give
+    --store: the doctor takes the job sinkfence-doctor/probe there, and releases it.
 
     \b
     Examples:
@@ -135,8 +152,23 @@ def http(
     untold = [*places.secrets(url), *(value.strip() for _, value in headers)]
     with reaching(f"service {places.shown(url)}", untold), requests.Session() as session:
         session.headers.update({name.strip(): value.strip() for name, value in headers})
-        report = doctor(session, url, sign=sign, path=path, method=method)
+        with lease(store) as bearer:
+            report = doctor(session, url, sign=sign, bearer=bearer, path=path, method=method)
     tell(report, as_json=as_json)
+
+
+@contextlib.contextmanager
+def lease(store: str | None) -> Generator[Lease | None]:
+    """Hold the doctor's own job, under a generation that has one below it; None where no store is named."""
+    if store is None:
+        yield None
+        return
+    with lease_store(store) as opened, Leases(opened, owner=who()) as leases:
+        held = leases.acquire(JOB, ttl=MINUTES)
+        if held.generation == 1:
+            held.release()
+            held = leases.acquire(JOB, ttl=MINUTES)
+        yield held
 
 
 def signer(file: Path, kid: str | None, alg: str, issuer: str | None, audience: str | None) -> Any:
