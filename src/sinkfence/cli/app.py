@@ -6,7 +6,7 @@ from typing import Annotated
 import rich  # noqa: F401 - the commands print with it: its lack is told before they run
 import typer
 
-from sinkfence.cli import demo, doctor, leases, marks, schema
+from sinkfence.cli import demo, doctor, leases, marks, schema, torture
 from sinkfence.cli.exits import CODES
 
 
@@ -21,6 +21,7 @@ def app() -> typer.Typer:
     root.add_typer(leases.commands, name="leases")
     root.add_typer(marks.commands, name="marks")
     root.add_typer(schema.commands, name="schema")
+    root.add_typer(torture.commands, name="torture")
     return root
 
 

@@ -16,6 +16,8 @@ from sinkfence_http.requests_adapter import FencedAdapter, HttpSink
 from sinkfence_postgres import PostgresSink, once, transaction
 from sinkfence_s3 import FencedBucket
 
+SINKS: Final = ("postgres", "s3", "http")
+
 TIMEOUT: Final = 2.0
 """Seconds after which a worker takes an answer for lost."""
 

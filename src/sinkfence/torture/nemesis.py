@@ -21,6 +21,9 @@ SERVER_KILL: Final = "server kill"
 JUMPS: Final = ("+600", "-600", "+60", "-60")
 """Seconds: far beyond any lease, and within the 15 minutes that S3 lets a signature be off."""
 
+GAPS: Final = (0.3, 1.5)
+"""Seconds between one fault and the next."""
+
 NETWORKS: Final = ("postgres", "s3", "http", "store")
 
 
@@ -33,13 +36,16 @@ class Nemesis:
         victim: Callable[[], Victim],
         *,
         kinds: tuple[str, ...],
-        networks: tuple[str, ...],
+        networks: tuple[str, ...] = NETWORKS,
+        moments: tuple[Moment, ...] = ("taken over", "written"),
+        gaps: tuple[float, float] = GAPS,
         seed: str,
         ttl: float,
         diary: History,
     ) -> None:
         self._make, self._diary = victim, diary
-        self._kinds, self._networks, self._ttl = kinds, networks, ttl
+        self._kinds, self._networks, self._moments = kinds, networks, moments
+        self._gaps, self._ttl = gaps, ttl
         self._dice = random.Random(seed)  # noqa: S311 - dice, and no secret
         self._hand: list[str] = []
         self._healing, self._over = threading.Event(), threading.Event()
@@ -66,7 +72,7 @@ class Nemesis:
             with closing(self._make()) as victim:
                 victim.start()
                 self.ready.set()
-                while not self._healing.wait(self._dice.uniform(0.3, 1.5)):
+                while not self._healing.wait(self._dice.uniform(*self._gaps)):
                     self._do(self._draw(), victim)
                 victim.heal()
                 self.healed.set()
@@ -88,7 +94,7 @@ class Nemesis:
         """Do one thing, and write down whether it took place."""
         dice = self._dice
         sink = dice.choice(self._networks)
-        until: Moment = dice.choice(["taken over", "written"])
+        until: Moment = dice.choice(self._moments)
         patience = self._ttl * dice.uniform(2, 4)
         act: Callable[[], bool] = {
             "pause": lambda: victim.pause(until, patience),

@@ -62,6 +62,9 @@ class Places:
     cluster: Cluster | None = field(default=None, repr=False)
     """The embedded server's process, to crash and restart it; None for a server of the user's."""
 
+    left: tuple[str, ...] = ()
+    """What a run leaves on the user's servers, in words. Of our own nothing is left."""
+
     @property
     def prefix(self) -> str:
         """How the run's job ids begin, and its objects' names."""
@@ -82,6 +85,17 @@ def places(
 
     run = f"torture_{secrets.token_hex(4)}"
     cluster: Cluster | None = None
+    left: list[str] = []
+    if postgres_dsn is not None:
+        left += [
+            f"the schema {run} (DROP SCHEMA {run} CASCADE)",
+            f"marks and steps of the jobs torture/{run}/... in the schema sinkfence, which is installed now: "
+            "marks are never deleted",
+        ]
+    if bucket is not None:
+        left.append(f"the objects torture/{run}/... in the bucket {bucket.name}")
+    if service is not None:
+        left.append(f"whatever {service} has done for the jobs torture/{run}/...")
     with contextlib.ExitStack() as servers:
         if postgres_dsn is None:
             server = servers.enter_context(postgres())
@@ -90,7 +104,7 @@ def places(
             bucket = Bucket.on(servers.enter_context(s3()))
         with psycopg.connect(postgres_dsn) as conn:
             conn.execute(f"CREATE SCHEMA {run}".encode())
-        yield Places(run, within(postgres_dsn, run), bucket, service, cluster)
+        yield Places(run, within(postgres_dsn, run), bucket, service, cluster, tuple(left))
 
 
 def within(dsn: str, schema: str) -> str:

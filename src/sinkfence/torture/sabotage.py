@@ -9,7 +9,8 @@ from sinkfence.errors import LeaseHeld
 from sinkfence.grants import Grant, Store
 from sinkfence.stores.sql import SqlStore
 from sinkfence.tokens import Token
-from sinkfence.torture.destinations import Destination, Documents, Ledger, Write
+from sinkfence.torture.destinations import SINKS, Destination, Documents, Ledger, Write
+from sinkfence.torture.victim import Moment
 
 
 class Honest:
@@ -17,6 +18,12 @@ class Honest:
 
     caught_by = ""
     """The invariant that has to catch it."""
+    networks: tuple[str, ...] = ("postgres",)
+    """Where requests are held, to be late."""
+    sinks_of_all: tuple[str, ...] = SINKS
+    """Where all workers write: they have to meet there."""
+    until: Moment = "written"
+    """Until when whatever is late is late."""
 
     def store(self, store: SqlStore) -> Store:
         """Return the store that leases come from."""
@@ -71,15 +78,15 @@ class NoArm(Honest):
     """Reads before the destination knows of it, so that what the owner before still writes is overwritten."""
 
     caught_by = "D3"
-
-    def sinks(self, sinks: dict[str, Destination]) -> dict[str, Destination]:
-        return {name: sinks[name] for name in ("s3", "http")}
+    networks = ("s3",)
+    sinks_of_all = ("s3",)
+    until = "taken over"
 
     def arms(self, sink: str) -> bool:
         return False
 
     def ponder(self) -> None:
-        time.sleep(0.5)
+        time.sleep(0.7)
 
 
 class ClientClockStore(Honest):
@@ -117,6 +124,7 @@ class UnfencedS3(Honest):
     """Its PUTs carry no condition."""
 
     caught_by = "D9"
+    networks = ("s3",)
 
     def sinks(self, sinks: dict[str, Destination]) -> dict[str, Destination]:
         documents = sinks["s3"]

@@ -54,6 +54,12 @@ class Sometimes:
             if self.counts[name] < least
         ] + [f"no fault of the kind {kind} took place" for kind in kinds if not self.faults[kind]]
 
+    def lines(self) -> Iterable[str]:
+        """Say all of it."""
+        counters = {"effects": self.effects, "faults": self.faults, "sometimes": self.counts}
+        for title, counter in counters.items():
+            yield f"{title}: " + ", ".join(f"{name} {count}" for name, count in sorted(counter.items()))
+
     def __str__(self) -> str:
         counted = [f"{name} {self.counts[name]}" for name in AT_LEAST]
         return ", ".join([f"effects {self.effects.total()}", *counted, f"faults {self.faults.total()}"])

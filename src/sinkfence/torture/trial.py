@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import psycopg
@@ -19,12 +19,14 @@ from sinkfence.demo.process import Process
 from sinkfence.errors import NotEnforced
 from sinkfence.stores.sql import SqlStore
 from sinkfence.torture.checker import Violation, check
-from sinkfence.torture.history import Event, now, read
-from sinkfence.torture.nemesis import KINDS, NETWORKS, SERVER_KILL, Nemesis, ServerNemesis
+from sinkfence.torture.destinations import SINKS
+from sinkfence.torture.history import now, read
+from sinkfence.torture.nemesis import KINDS, SERVER_KILL, Nemesis, ServerNemesis
 from sinkfence.torture.observer import TABLES, Observer, acknowledged
 from sinkfence.torture.run import NotRun, Run
 from sinkfence.torture.sabotage import SABOTAGES
 from sinkfence.torture.sometimes import Sometimes, Tail
+from sinkfence.torture.verdict import About
 from sinkfence.torture.victim import Victim
 from sinkfence_s3.probe import probe
 
@@ -50,19 +52,6 @@ Say = Callable[[float, Sometimes], None]
 
 
 @dataclass(slots=True)
-class Verdict:
-    """What came of a run."""
-
-    violations: list[Violation]
-    lacking: list[str]
-    """Why it shows nothing; empty where it counts."""
-    not_run: list[str]
-    sometimes: Sometimes
-    caught: bool | None = None
-    """With a sabotage: whether the invariant that is named for it has caught it."""
-
-
-@dataclass(slots=True)
 class Trial:
     """What is done in one run."""
 
@@ -77,21 +66,25 @@ class Trial:
         """The run's jobs."""
         return [f"{self.run.places.prefix}job-{number}" for number in range(1, JOBS + 1)]
 
-    def play(self, say: Say) -> Verdict:
-        """Torture for so many seconds, heal, wait for progress, look, judge.
+    def play(self, say: Say) -> None:
+        """Torture for so many seconds, heal, wait for progress, look: then the folder can be judged.
 
         Raises:
-            ServerError, ProcessFailed: a server could not be had.
+            ServerError, ProcessFailed: a server could not be had; or a worker has ended by itself.
+            NotEnforced: the bucket lets a stale owner write, whoever asks.
         """
         self.prepare()
-        tail, sometimes, caught = Tail(self.run.folder), Sometimes(), None
+        tail, sometimes = Tail(self.run.folder), Sometimes()
         with ExitStack() as stack:
             url = self.run.places.service or stack.enter_context(closing(_Service(self.run.folder))).url
             observer = stack.enter_context(closing(Observer(self.run, self.jobs, TTL)))
             kinds, nemeses = self.nemeses(url)
             stack.callback(end, nemeses)
             server = self.server_nemesis()
+            if server is not None:
+                stack.callback(server.heal)
             needed = (*kinds, SERVER_KILL) if server else kinds
+            self.about(needed).write(self.run.folder)
             self.watch(tail, sometimes, needed, say)
             for nemesis in nemeses:
                 nemesis.heal()
@@ -99,29 +92,33 @@ class Trial:
                 server.heal()
             for nemesis in nemeses:
                 nemesis.healed.wait()
-            with self.run.history("nemesis") as diary:
-                diary.add("heal", "ok", "")
             if not self.sabotage:
+                with self.run.history("nemesis") as diary:
+                    diary.add("heal", "ok", "")
                 self.await_progress(tail, sometimes)
             end(nemeses)
             self.await_quiet()
             observer.close()
         if self.run.places.service:
             self.believe()
-        sometimes.see(tail.new())
-        violations = check(self.events())
+
+    def about(self, kinds: tuple[str, ...]) -> About:
+        """What the run is to do."""
+        places, caught_by = self.run.places, None
         if self.sabotage:
-            caught = self.is_caught(violations)
-        return Verdict(
-            violations, [] if self.sabotage else sometimes.lacking(needed), self.not_run, sometimes, caught
+            caught_by = SABOTAGES[self.sabotage].caught_by
+        return About(
+            places.run,
+            self.run.seed,
+            kinds,
+            tuple(self.not_run),
+            self.sabotage,
+            caught_by,
+            tuple(places.left),
         )
 
     def prepare(self) -> None:
-        """Make the tables; what the user's database has already is left as it is. Try the bucket out.
-
-        Raises:
-            NotEnforced: the bucket lets a stale owner write, whoever asks.
-        """
+        """Make the tables; what the user's database has already is left as it is. Try the bucket out."""
         dsn = self.run.places.postgres
         with psycopg.connect(dsn) as conn:
             if conn.execute("SELECT to_regclass('sinkfence.mark')").fetchone() == (None,):
@@ -152,6 +149,12 @@ class Trial:
         except NotRun as why:
             self.not_run.append(f"clock jumps: {why}")
             kinds, library = tuple(kind for kind in kinds if kind != "clock jump"), None
+        sinks: tuple[str, ...] = SINKS
+        late: dict[str, Any] = {}
+        if self.sabotage:
+            saboteur = SABOTAGES[self.sabotage]
+            sinks = saboteur.sinks_of_all
+            late = {"networks": saboteur.networks, "moments": (saboteur.until,), "gaps": (0.1, 0.5)}
         started: list[Nemesis] = []
         for number in range(1, WORKERS + 1):
             name = f"worker {number}"
@@ -159,6 +162,7 @@ class Trial:
                 "name": name,
                 "history": str(run.folder / f"worker-{number}.jsonl"),
                 "run": places.run,
+                "sinks": sinks,
                 "ttl": TTL,
                 "jobs": self.jobs,
                 "prefix": places.prefix,
@@ -174,9 +178,9 @@ class Trial:
                 name,
                 partial(Victim, name, brief, upstreams, places.postgres, clock),
                 kinds=kinds,
-                networks=NETWORKS,
                 seed=f"{run.seed} {name}",
                 ttl=TTL,
+                **late,
                 diary=run.history(f"nemesis {number}"),
             )
             started.append(nemesis)
@@ -201,7 +205,7 @@ class Trial:
             time.sleep(1.0)
             sometimes.see(tail.new())
             say(time.monotonic() - begun, sometimes)
-            if self.sabotage and self.is_caught(check(self.events())):
+            if self.sabotage and self.is_caught(check(read(self.run.histories()))):
                 return
             if not self.sabotage and gone >= self.seconds and not sometimes.lacking(kinds):
                 return
@@ -209,7 +213,7 @@ class Trial:
     def await_progress(self, tail: Tail, sometimes: Sometimes) -> None:
         """Wait until each job has had an effect at each destination; the checker misses what has not come."""
         healed, end = now(), time.monotonic() + HEALING
-        lacking = {(job, sink) for job in self.jobs for sink in ("postgres", "s3", "http")}
+        lacking = {(job, sink) for job in self.jobs for sink in SINKS}
         while lacking and time.monotonic() < end:
             time.sleep(0.1)
             new = tail.new()
@@ -237,17 +241,13 @@ class Trial:
     def believe(self) -> None:
         """Take the answers of the user's service for its effects: nobody looks into it."""
         with self.run.history("answers") as history:
-            for event in acknowledged(self.events()):
+            for event in acknowledged(list(read(self.run.histories()))):
                 history.write(event)
 
     def is_caught(self, violations: list[Violation]) -> bool:
         """Whether the invariant that is named for the sabotage is among those that are broken."""
         assert self.sabotage is not None
         return SABOTAGES[self.sabotage].caught_by in {violation.invariant for violation in violations}
-
-    def events(self) -> list[Event]:
-        """All that has been written down."""
-        return list(read(self.run.histories()))
 
 
 class _Service:

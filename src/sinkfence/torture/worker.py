@@ -63,13 +63,12 @@ class Worker:
         self.leases = Leases(self.saboteur.store(store), ttl=self.ttl, owner=brief["name"])
         bucket = Bucket(**brief["bucket"])
         service = (ForeignService if brief["foreign"] else Service)(brief["service"])
-        self.sinks: dict[str, Destination] = self.saboteur.sinks(
-            {
-                "postgres": Ledger(detoured(brief["postgres"], detours["postgres"], brief["run"])),
-                "s3": Documents(bucket, brief["prefix"]),
-                "http": service,
-            }
-        )
+        sinks: dict[str, Destination] = {
+            "postgres": Ledger(detoured(brief["postgres"], detours["postgres"], brief["run"])),
+            "s3": Documents(bucket, brief["prefix"]),
+            "http": service,
+        }
+        self.sinks = self.saboteur.sinks({name: sinks[name] for name in brief["sinks"]})
         self.random = random.Random()  # noqa: S311 - dice, and no secret
         self.written = 0
 
