@@ -75,7 +75,8 @@ def jumping(scene: Scene) -> None:
     file = scene.run.folder / "offset"
     file.write_text("+0\n")
     clock = {"FAKETIME_TIMESTAMP_FILE": str(file)}
-    holder, other = scene.actor("the holder", environment=environment(clock), ttl=5.0), scene.actor("another")
+    holder = scene.actor("the holder", environment=environment(clock), ttl=5.0, heartbeat=0.2)
+    other = scene.actor("another")
     first = holder.holds()
     for offset in JUMPS:
         new = file.with_suffix(".new")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Literal
 
+from sinkfence.demo.servers.binaries import find_postgres
 from sinkfence.demo.servers.standby import Pair, pair
 from sinkfence.stores.sql import SqlStore
 from sinkfence.torture.run import NotRun
@@ -17,9 +18,9 @@ def lossy(floor: Literal["clock"] | None) -> Callable[[Scene], None]:
     """A has the job by an acquisition that is lost; B has it from the new primary; A writes."""
 
     def play(scene: Scene) -> None:
-        servers = scene.stack.enter_context(pair())
-        if not (servers.cluster.programs / "pg_basebackup").exists():
+        if not (find_postgres() / "bin" / "pg_basebackup").exists():
             raise NotRun("this PostgreSQL comes without pg_basebackup")
+        servers = scene.stack.enter_context(pair())
         with closing(SqlStore(servers.dsn)) as store:
             store.create_schema()
         a = scene.actor("worker A", leases=servers.dsn, floor=floor, ttl=300.0)

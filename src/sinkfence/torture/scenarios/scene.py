@@ -67,7 +67,8 @@ class Scene:
     ) -> Actor:
         """Start a worker, whose destination is `to`: "table", "object" or "service".
 
-        The brief may give other addresses: `leases`, `ledger`, `bucket`, `service`; and `ttl` and `floor`.
+        The brief may have other addresses (`leases`, `ledger`, `bucket`, `service`), and `ttl`, `heartbeat`
+        and `floor`.
         """
         actor = self.stack.enter_context(Actor(name, module, environment))
         known = {

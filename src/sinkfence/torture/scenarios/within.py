@@ -57,7 +57,7 @@ def forked(scene: Scene) -> None:
 def gil(scene: Scene) -> None:
     """A C call keeps A's GIL until its lease has run out, whatever its heartbeat, and B has written."""
     fifo = fifo_of(scene)
-    a, b = scene.actor("worker A", ttl=1.5), scene.actor("worker B")
+    a, b = scene.actor("worker A", ttl=2.5, heartbeat=0.2), scene.actor("worker B")
     a.holds()
     a.does("write")
     scene.observer.wait_for("a renewal by A's heartbeat", RENEWED, a.until, scene.job)
@@ -81,7 +81,7 @@ def gil(scene: Scene) -> None:
 def loop(scene: Scene) -> None:
     """A's event loop is blocked past its ttl: its heartbeat, which is no task, keeps the job for it."""
     fifo = fifo_of(scene)
-    a, b = scene.actor("worker A", ttl=3.0), scene.actor("worker B")
+    a, b = scene.actor("worker A", ttl=3.0, heartbeat=0.2), scene.actor("worker B")
     a.order("block_loop", until=str(fifo))
     until = a.hear("blocks")["until"]
     a.wait_until_it_waits()

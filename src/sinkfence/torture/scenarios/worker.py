@@ -49,9 +49,9 @@ class Worker:
         self.store: str = brief["leases"]
         self.folder = Path(brief["folder"])
         self.history = self.open_history(self.name)
-        self.leases = Leases(
-            SqlStore(self.store, floor=brief.get("floor")), ttl=self.ttl, heartbeat=self.ttl / 5
-        )
+        self.heartbeat: float = brief.get("heartbeat", self.ttl / 5)
+        store = SqlStore(self.store, floor=brief.get("floor"))
+        self.leases = Leases(store, ttl=self.ttl, heartbeat=self.heartbeat)
         self.to = destination(brief)
         self.brief = brief
         self.token: Token

@@ -1,0 +1,103 @@
+"""Each named scenario is played with real processes and servers; with workers that go round the check, it is
+told by name what they have broken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sinkfence.torture.places import Bucket, Places, places
+from sinkfence.torture.run import Run
+from sinkfence.torture.scenarios import SCENARIOS, Scenario, Verdict, clocks, perform, pooled
+from sinkfence.torture.scenarios.scene import Scene
+
+PAGE = Path(__file__).parents[2] / "docs/reference/torture-scenarios.md"
+
+
+@pytest.fixture(scope="module")
+def there(postgres_server: Any, s3_server: Any) -> Iterator[Places]:
+    """A database of its own, and the bucket of all tests."""
+    dsn = postgres_server.create_database()
+    with places(postgres_dsn=dsn, bucket=Bucket.on(s3_server)) as opened:
+        yield opened
+    postgres_server.drop_database(dsn)
+
+
+@pytest.fixture
+def run(there: Places, tmp_path: Path) -> Run:
+    """A run with a folder of its own, whose jobs nobody else has had."""
+    return Run(tmp_path, 1, Places(f"{there.run}/{tmp_path.name}", there.postgres, there.bucket))
+
+
+def played(name: str, run: Run, *, fenced: bool = True) -> Verdict:
+    """What became of a scenario, where it can run."""
+    verdict = perform(name, SCENARIOS[name], run, fenced=fenced)
+    if verdict.word == "not run":
+        pytest.skip(f"not run: {verdict.why}")
+    return verdict
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_passes(name: str, run: Run) -> None:
+    """The fault took place, and every invariant held; what cannot run here is skipped as not run."""
+    verdict = played(name, run)
+    assert (verdict.word, verdict.why) == ("passed", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "invariant"),
+    [
+        ("stopped-transaction", "D3"),
+        ("dead-upload", "D1"),
+        ("dead-request", "D1"),
+        ("killed-worker", "D4"),
+        ("lossy-promotion", "S5"),
+        ("fork", "D1"),
+    ],
+)
+def test_going_round_the_check_is_seen(name: str, invariant: str, run: Run) -> None:
+    """The same fault, with workers that do not ask: the checker tells which invariant is broken."""
+    verdict = played(name, run, fenced=False)
+    assert verdict.word == "violated"
+    assert invariant in {violation.invariant for violation in verdict.violations}
+
+
+def test_a_fault_that_does_not_take_place_shows_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clocks that are not wrong after all make the scenario inconclusive."""
+    monkeypatch.setattr(clocks, "environment", lambda _: {})
+    verdict = played("jumping-clock", run)
+    assert verdict.word == "inconclusive"
+    assert "did not jump" in verdict.why
+
+
+def test_what_is_missing_here_is_not_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without PgBouncer that scenario is not run, and says why."""
+    monkeypatch.setattr(pooled, "PGBOUNCER", None)
+    assert perform("pooler", SCENARIOS["pooler"], run) == Verdict(
+        "not run", "there is no pgbouncer on the PATH"
+    )
+
+
+def test_a_point_that_does_not_hold_is_a_failure(run: Run) -> None:
+    """A worker that is refused what it should get fails the scenario, though no invariant is broken."""
+
+    def play(scene: Scene) -> None:
+        worker = scene.actor("worker A")
+        worker.holds()
+        heard = scene.actor("worker B").does("try_hold")
+        scene.expect(heard.get("error") is None, f"B heard {heard}")
+
+    verdict = perform("one", Scenario("Two want a job.", play), run)
+    assert verdict.word == "failed"
+    assert "LeaseHeld" in verdict.why
+
+
+def test_the_page_lists_them() -> None:
+    """The reference has each scenario with the sentence that the command shows."""
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.*?) \|", PAGE.read_text(), re.MULTILINE)
+    assert dict(rows) == {name: scenario.sentence for name, scenario in SCENARIOS.items()}
