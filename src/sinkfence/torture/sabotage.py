@@ -44,6 +44,10 @@ class Honest:
     def ponder(self) -> None:
         """Think, between reading and writing."""
 
+    def name(self, step: str) -> str:
+        """Return what a step is called."""
+        return step
+
 
 class NoCheck(Honest):
     """Writes its rows in a transaction that nothing guards."""
@@ -87,6 +91,9 @@ class NoArm(Honest):
 
     def ponder(self) -> None:
         time.sleep(0.7)
+
+    def name(self, step: str) -> str:
+        return f"{step}, again"  # under the name that all use, the step of the owner before would be seen
 
 
 class ClientClockStore(Honest):

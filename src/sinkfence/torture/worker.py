@@ -147,7 +147,7 @@ class Worker:
         """Name the next step: for all owners the same, where they can see how far it went."""
         if isinstance(sink, ForeignService):
             return f"step {token.generation}.{self.written}"
-        return f"step {seen.count + 1}"
+        return self.saboteur.name(f"step {seen.count + 1}")
 
     def write(self, token: Token, name: str, sink: Destination, write: Write) -> None:
         """Make one attempt."""
