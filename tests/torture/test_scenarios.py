@@ -5,6 +5,8 @@ told by name what they have broken.
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,6 +97,23 @@ def test_a_point_that_does_not_hold_is_a_failure(run: Run) -> None:
     verdict = perform("one", Scenario("Two want a job.", play), run)
     assert verdict.word == "failed"
     assert "LeaseHeld" in verdict.why
+
+
+def test_the_command_plays_and_lists_them(tmp_path: Path) -> None:
+    """`--list` has them all; `--scenario` plays one in a folder that stays; a wrong name is a wrong usage."""
+    listed = sinkfence("torture", "--list")
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == list(SCENARIOS)
+    assert sinkfence("torture", "--scenario", "no such").returncode == 2
+    done = sinkfence("torture", "--scenario", "fork", "--into", str(tmp_path / "kept"))
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^fork +passed ", done.stdout, re.MULTILINE)
+    assert (tmp_path / "kept/fork/observer.jsonl").exists()
+
+
+def sinkfence(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command."""
+    command = [sys.executable, "-c", "from sinkfence.cli import main; main()", *words]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
 def test_the_page_lists_them() -> None:

@@ -2,12 +2,15 @@
 
 import secrets
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from sinkfence.cli.exits import need
 from sinkfence.cli.mistakes import Mistake
+
+if TYPE_CHECKING:
+    from sinkfence.torture.places import Bucket
 
 NEEDS: Final = ("psycopg", "sqlalchemy", "boto3", "requests", "starlette", "uvicorn")
 
@@ -58,6 +61,11 @@ def torture(  # noqa: PLR0917 - as typer has it
         str | None,
         typer.Option(metavar="NAME", help="Let one worker go round the check, and see it caught: see below."),
     ] = None,
+    scenario: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Play a named scenario instead; more than one, if repeated."),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the named scenarios.")] = False,
     server_faults: Annotated[
         bool, typer.Option(help="Kill the embedded PostgreSQL now and then. Yours is never touched.")
     ] = True,
@@ -75,6 +83,7 @@ def torture(  # noqa: PLR0917 - as typer has it
       sinkfence torture                               25 seconds, on servers that are started for it
       sinkfence torture --sabotage no-check           see that it can fail
       sinkfence torture --postgres DSN --seconds 600  your database, from names of its own
+      sinkfence torture --scenario killed-postmaster  one fault, with what it has to come to
     """
     if context.invoked_subcommand is not None:
         return
@@ -88,6 +97,9 @@ def torture(  # noqa: PLR0917 - as typer has it
         raise Mistake("--bucket and --endpoint go together")
     if sabotage is not None and sabotage not in SABOTAGES:
         raise Mistake(f"--sabotage is one of {', '.join(SABOTAGES)}")
+    place = Bucket(bucket, endpoint) if bucket and endpoint else None
+    if list_ or scenario:
+        raise typer.Exit(scenarios(None if list_ else scenario, into, postgres, place))
     wanted = Wanted(
         seconds,
         secrets.randbelow(10**6) if seed is None else seed,
@@ -95,10 +107,26 @@ def torture(  # noqa: PLR0917 - as typer has it
         sabotage,
         server_faults,
         postgres,
-        Bucket(bucket, endpoint) if bucket and endpoint else None,
+        place,
         service,
     )
     raise typer.Exit(play(wanted, typer.echo))
+
+
+def scenarios(
+    names: list[str] | None, into: Path | None, postgres: str | None, bucket: "Bucket | None"
+) -> int:
+    """Play named scenarios, or list them all where there are no names; return the exit code."""
+    from sinkfence.torture.scenarios import SCENARIOS
+    from sinkfence.torture.scenarios.show import listed, play
+
+    if not names:
+        for line in listed():
+            typer.echo(line)
+        return 0
+    if unknown := [name for name in names if name not in SCENARIOS]:
+        raise Mistake(f"there is no scenario {', '.join(unknown)}: see sinkfence torture --list")
+    return play(list(dict.fromkeys(names)), into, postgres, bucket, typer.echo)
 
 
 @commands.command(epilog=CODES)

@@ -6,7 +6,7 @@ import json
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import psycopg
 
@@ -14,6 +14,9 @@ from sinkfence.sinks import Sink
 from sinkfence.tokens import Token
 from sinkfence.torture.places import Bucket
 from sinkfence_postgres import PostgresSink, once, transaction
+
+if TYPE_CHECKING:
+    from sinkfence_s3 import FencedObject
 
 INSERT: Final = """
     INSERT INTO scenario_effect (job, generation, owner, id, step, payload, base)
@@ -102,8 +105,8 @@ class Object:
         client.meta.events.register_last("before-call.s3", without_question)
         return client
 
-    @cached_property
-    def sink(self) -> Any:
+    @property
+    def sink(self) -> FencedObject:
         from sinkfence_s3 import FencedBucket
 
         return FencedBucket(self.client, self.bucket.name, probe="never").object(self.job)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +48,7 @@ def play(
             say(f"kept in {folder}")
             for name in names:
                 began = time.monotonic()
-                verdict = perform(name, SCENARIOS[name], Run(folder, secrets.randbelow(10**6), there))
+                verdict = perform(name, SCENARIOS[name], Run(folder, 0, there))
                 codes.add(CODES[verdict.word])
                 took = time.monotonic() - began
                 say(f"{name:{width}}  {verdict.word:12}  {took:5.1f} s  {verdict.why}".rstrip())

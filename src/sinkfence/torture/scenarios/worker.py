@@ -6,6 +6,7 @@ import logging
 import secrets
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,8 +160,8 @@ def main() -> None:
     given = orders()
     worker = Worker(next(given))
     names = ("hold", "write", "try_hold", "leave", "tell_time")
-    commands = {name: getattr(worker, name) for name in names}
-    commands |= {name: lambda plight=plight, **how: plight(worker, **how) for name, plight in PLIGHTS.items()}
+    commands: dict[str, Any] = {name: getattr(worker, name) for name in names}
+    commands |= {name: partial(plight, worker) for name, plight in PLIGHTS.items()}
     obey(given, commands)
 
 
