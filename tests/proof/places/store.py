@@ -15,6 +15,7 @@ from places.addresses import alchemy, by_way_of, upstream_of
 from places.direct import Direct
 from sinkfence.errors import JobCompleted, LeaseLost
 from sinkfence.stores.sql import SqlStore
+from sinkfence.stores.sql.sessions import begin
 from sinkfence.tokens import Token
 
 MINUTE = 60.0
@@ -22,7 +23,9 @@ MINUTE = 60.0
 
 def engine_for(dsn: str) -> sa.Engine:
     """An engine whose connections begin with the same messages as those of a store."""
-    return sa.create_engine(alchemy(dsn), isolation_level="AUTOCOMMIT")
+    engine = sa.create_engine(alchemy(dsn), isolation_level="AUTOCOMMIT")
+    sa.event.listen(engine, "connect", begin)
+    return engine
 
 
 @dataclass
