@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import socket
+import sqlite3
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -36,39 +38,52 @@ class Memory:
 class Sqlite:
     """A file, by the host's wall clock as SQLite reads it."""
 
-    capabilities = StoreCapabilities(durable=True, concurrent=True, own_clock=True)
+    capabilities = StoreCapabilities(durable=True, concurrent=True, own_clock=True, goes_back=True)
 
-    def __init__(self, folder):
-        self.url = f"sqlite:///{folder / 'leases.db'}"
-        store = SqlStore(self.url)
+    def __init__(self, folder, floor=None):
+        self.file, self.floor = folder / "leases.db", floor
+        store = self.open()
         store.create_schema()
         store.close()
 
     def open(self, *, losing=False):
-        return SqlStore(self.url)
+        return SqlStore(f"sqlite:///{self.file}", floor=self.floor)
 
     def let_pass(self, seconds):
         time.sleep(seconds)
+
+    def backup(self):
+        saved = self.file.with_name(f"saved-{secrets.token_hex(8)}.db")
+
+        def copied(source, target):
+            with closing(sqlite3.connect(source)) as a, closing(sqlite3.connect(target)) as b:
+                a.backup(b)
+
+        copied(self.file, saved)
+        return partial(copied, saved, self.file)
 
 
 class Postgres:
     """A server, by its own clock; it can be reached by a wire that loses an answer."""
 
-    capabilities = StoreCapabilities(durable=True, concurrent=True, own_clock=True, loses_answers=True)
+    capabilities = StoreCapabilities(
+        durable=True, concurrent=True, own_clock=True, loses_answers=True, goes_back=True
+    )
 
-    def __init__(self, dsn):
-        self.dsn = dsn
+    def __init__(self, dsn, floor=None):
+        self.dsn, self.floor = dsn, floor
         store = SqlStore(dsn)
         store.create_schema()
         store.close()
 
     def open(self, *, losing=False):
         if not losing:
-            return SqlStore(self.dsn)
+            return SqlStore(self.dsn, floor=self.floor)
         wire = Wire(urlsplit(self.dsn).hostname, urlsplit(self.dsn).port)
         at = urlsplit(self.dsn)
         login = at.netloc.rpartition("@")[0]
-        store = Wired(at._replace(netloc=f"{login}@127.0.0.1:{wire.port}", query="sslmode=disable").geturl())
+        far = at._replace(netloc=f"{login}@127.0.0.1:{wire.port}", query="sslmode=disable")
+        store = Wired(far.geturl(), floor=self.floor)
         store.wire = wire
         store.get("a first call, so that the next one is the first on a connection that is there")
         wire.lose_an_answer = True
@@ -77,6 +92,20 @@ class Postgres:
     def let_pass(self, seconds):
         with psycopg.connect(self.dsn) as conn:
             conn.execute("select pg_sleep(%s)", (seconds,))
+
+    def backup(self):
+        """A logical one, in the server itself; putting it back goes past the table's triggers."""
+        with psycopg.connect(self.dsn) as conn:
+            name = f"saved_{secrets.token_hex(8)}"
+            conn.execute(f"create table {name} as table sinkfence_lease")
+
+        def restore():
+            with psycopg.connect(self.dsn) as conn:
+                conn.execute("set local session_replication_role = replica")
+                conn.execute("delete from sinkfence_lease")
+                conn.execute(f"insert into sinkfence_lease table {name}")
+
+        return restore
 
 
 class Wired(SqlStore):
@@ -94,11 +123,11 @@ class AsyncPostgres(Postgres):
     def open(self, *, losing=False):
         at = urlsplit(self.dsn)._replace(scheme="postgresql+psycopg", query="sslmode=disable")
         if not losing:
-            return Looped(aio.SqlStore(at.geturl()))
+            return Looped(aio.SqlStore(at.geturl(), floor=self.floor))
         wire = Wire(at.hostname, at.port)
         login = at.netloc.rpartition("@")[0]
         far = at._replace(netloc=f"{login}@127.0.0.1:{wire.port}")
-        store = Looped(aio.SqlStore(far.geturl(), sync=self.dsn), wire)
+        store = Looped(aio.SqlStore(far.geturl(), floor=self.floor, sync=self.dsn), wire)
         store.get("a first call, so that the next one is the first on a connection that is there")
         wire.lose_an_answer = True
         return store

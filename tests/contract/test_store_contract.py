@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from toy_stores import (
     BROKEN,
+    ByClock,
     CompleteDeletes,
     Harness,
     RenewsWithoutOwner,
@@ -34,6 +35,20 @@ def test_a_broken_toy_breaks_its_promise(kind, promise):
 def test_each_promise_has_a_toy_that_breaks_it():
     """No promise is left that nothing is known to break."""
     assert {promise.id for promise in store_contract} == {*BROKEN.values(), "S1 any-order"}
+
+
+def test_a_sound_toy_that_counts_by_a_clock_keeps_every_promise():
+    """Its numbers can't be foretold, and go on above all that were issued, whatever backup is put back."""
+    report = exercise_store(Harness(ByClock))
+    report.check()
+    assert not report.not_run
+
+
+def test_any_number_may_be_the_first():
+    """From whatever generation on, nothing else is different."""
+    report = exercise_store(Harness(), start=3_000_000_000)
+    report.check()
+    assert not report.not_run
 
 
 @pytest.mark.parametrize("kind", [Steals, RenewsWithoutOwner, CompleteDeletes])

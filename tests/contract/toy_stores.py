@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -14,7 +15,7 @@ from sinkfence.stores.memory import MemoryStore
 from sinkfence.testing import HandClock, StoreCapabilities
 from sinkfence.tokens import Token
 
-CLAIMS = StoreCapabilities(durable=True, concurrent=True, own_clock=True, loses_answers=True)
+CLAIMS = StoreCapabilities(durable=True, concurrent=True, own_clock=True, loses_answers=True, goes_back=True)
 
 
 class Store(MemoryStore):
@@ -82,6 +83,39 @@ class Harness:
 
     def let_pass(self, seconds):
         self.there.clock.advance(seconds)
+
+    def backup(self):
+        rows, saved = self.there.rows, deepcopy(dict(self.there.rows))
+
+        def restore():
+            rows.clear()
+            rows.update(deepcopy(saved))
+
+        return restore
+
+
+class ByClock(Store):
+    """Its numbers are the milliseconds of its clock, or the next one."""
+
+    jumps = True
+
+    def _grant(self, job_id, row, generation, owner, ttl):
+        return super()._grant(job_id, row, max(generation, self.floor()), owner, ttl)
+
+    def floor(self):
+        return int(self.there.clock() * 1000)
+
+
+class ClockStandsStill(ByClock):
+    """It is found when the store goes back only."""
+
+    def floor(self):
+        return 10**12
+
+
+class RepairsTooLow(Store):
+    def reacquire_above(self, token, n, owner, ttl):
+        return super().reacquire_above(token, n - 1, owner, ttl)
 
 
 class ReusesNumbers(Store):
@@ -364,5 +398,7 @@ BROKEN = {
     ReopenCountsAnew: "S6 completed-stays",
     ReleasesOnce: "S4 released-stays-released",
     RepairsAnybody: "S7 reacquire-compares",
+    RepairsTooLow: "S7 backup-put-back",
+    ClockStandsStill: "S7 backup-put-back",
     RepairsByOne: "S7 reacquire-compares",
 }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
-from sinkfence.errors import GenerationExhausted, LeaseHeld
+from sinkfence.errors import GenerationExhausted, LeaseHeld, LeaseLost
 from sinkfence.testing.promises import Promise, must, promise, promises_in, race, refused
-from sinkfence.testing.store_harness import HOUR, MOMENT, StoreBench
+from sinkfence.testing.store_harness import HOUR, MOMENT, Restorable, StoreBench
 from sinkfence.tokens import MAX_GENERATION, Token
 
 
@@ -15,7 +15,7 @@ from sinkfence.tokens import MAX_GENERATION, Token
 def dense_numbers(bench: StoreBench) -> None:
     """Each acquisition gets the next generation, whether the last lease was released or ran out."""
     first = bench.acquire("a")
-    bench.counts(first, 0)
+    bench.counts(first, bench.start)
     bench.store.release(first)
     must(bench.record().generation == first.generation, "releasing changed the generation")
     second = bench.lapsed("b")
@@ -26,9 +26,10 @@ def dense_numbers(bench: StoreBench) -> None:
 @promise("S1 raised-above")
 def raised_above(bench: StoreBench) -> None:
     """`raise_above` frees the job and lifts its number, or keeps a higher one, and makes a missing record."""
-    must(bench.store.raise_above(bench.job_id, 2**32).generation == 2**32, "the number was not raised")
+    above = bench.start + 2**32
+    must(bench.store.raise_above(bench.job_id, above).generation == above, "the number was not raised")
     token = bench.acquire()
-    bench.counts(token, 2**32)
+    bench.counts(token, above)
     must(bench.store.raise_above(bench.job_id, 5).generation == token.generation, "the number was lowered")
     bench.counts(bench.acquire("b"), token.generation)
 
@@ -37,6 +38,8 @@ def raised_above(bench: StoreBench) -> None:
 def exhausted(bench: StoreBench) -> None:
     """After 10^15 - 1 there is nothing to acquire, and nothing wraps."""
     for edge in (2**31 - 1, 2**32 - 1, MAX_GENERATION - 1):
+        if edge < bench.start:
+            continue
         bench.store.raise_above(bench.job_id, edge)
         token = bench.acquire()
         bench.counts(token, edge)
@@ -86,7 +89,7 @@ def one_winner(bench: StoreBench) -> None:
         with bench.elsewhere() as own:
             return own.acquire(owner)
 
-    before = 0
+    before = bench.start
     for turn in range(3):
         answers = race(*(partial(take, f"{turn}:{count}") for count in range(8)))
         won = [answer for answer in answers if isinstance(answer, Token)]
@@ -127,7 +130,7 @@ def lost_answer_found(bench: StoreBench) -> None:
     """An acquisition, renewal, completion or release whose answer was lost is found again, and done once."""
     with bench.elsewhere(losing=True) as shaky:
         token = shaky.acquire()
-    bench.counts(token, 0)
+    bench.counts(token, bench.start)
     for turn in ("renew", "release"):
         with bench.elsewhere(losing=True) as shaky:
             shaky.store.renew(token, HOUR) if turn == "renew" else shaky.store.release(token)
@@ -157,6 +160,29 @@ def reacquire_compares(bench: StoreBench) -> None:
             "a replaced token was replaced again",
         )
         token = grant.token
+
+
+@promise("S7 backup-put-back", "goes_back")
+def backup_put_back(bench: StoreBench) -> None:
+    """After a backup was put back, a count by a clock goes on; a plain one can be raised above the lost."""
+    first = bench.acquire("a")
+    bench.store.release(first)
+    put_back = cast("Restorable", bench.harness).backup()
+    bench.store.release(bench.acquire("forgotten, too"))
+    newest = bench.acquire("forgotten")
+    bench.store.release(newest)
+    put_back()
+    bench.harness.let_pass(MOMENT)  # a clock is behind none that was read before
+    refused(LeaseLost, "completing as one that is forgotten", bench.store.complete, newest, None)
+    token = bench.acquire("b")
+    if bench.store.jumps:
+        bench.counts(token, newest.generation)
+        return
+    bench.counts(token, first.generation)
+    grant = bench.store.reacquire_above(token, newest.generation, "c", HOUR)
+    must(grant is not None, "the owner was refused the repair")
+    assert grant is not None
+    bench.counts(grant.token, newest.generation)
 
 
 counting: Final[tuple[Promise[StoreBench], ...]] = promises_in(globals())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from copy import copy
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -17,10 +18,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from sinkfence.errors import StaleToken
+from sinkfence.marks import MemoryMarks
 from sinkfence.testing.models import SinkModel, StoreModel
 from sinkfence.testing.promises import must
 from sinkfence.testing.sink_harness import SinkBench, sink_bench
-from sinkfence.testing.store_harness import HOUR, StoreBench, store_bench
+from sinkfence.testing.store_harness import HOUR, MOMENT, Restorable, StoreBench, store_bench
 from sinkfence.tokens import Token
 
 # The same examples each time, without a database of earlier ones: a report says what the code is like.
@@ -91,17 +94,23 @@ def try_sink(bench: SinkBench) -> None:
 def try_store(bench: StoreBench) -> None:
     """Let workers acquire, renew, release, complete and lapse in many orders, by handles that come and go.
 
-    Where the harness can, answers are lost after a call took effect, as by a crash between commit and reply.
+    Where the harness can, answers are lost after a call took effect, as by a crash between commit and reply;
+    and a backup is put back, after which a count by a clock issues no number again, and with a plain one the
+    sink that is ahead tells, and a repair brings the owner above it.
     """
-    unanswered = st.booleans() if bench.harness.capabilities.loses_answers else st.just(False)
+    can = bench.harness.capabilities
+    unanswered = st.booleans() if can.loses_answers else st.just(False)
 
     class Store(RuleBasedStateMachine):
         def __init__(self) -> None:
             super().__init__()
             self.stack = ExitStack()
-            self.bench = self.stack.enter_context(store_bench(bench.harness, 0))
-            self.model = StoreModel()
+            self.bench = self.stack.enter_context(store_bench(bench.harness, 0, bench.start))
+            self.model = StoreModel(bench.start)
             self.count = 0
+            self.newest: Token | None = None
+            self.sink = MemoryMarks()
+            self.saved: tuple[Callable[[], None], StoreModel] | None = None
 
         @rule(lapses=st.booleans(), losing=unanswered)
         def acquire(self, lapses: bool, losing: bool) -> None:
@@ -112,8 +121,33 @@ def try_store(bench: StoreBench) -> None:
             with self.asked(losing and not lapses) as asked:
                 seen = outcome(asked.lapsed if lapses else asked.acquire, owner)
             must(seen[0] == wanted[0], f"acquiring: {seen[0]}, and should be {wanted[0]}")
-            must(seen[1] is None or seen[1].generation == wanted[1], f"issued was {seen[1]}, not {wanted[1]}")
-            self.model.runs = self.model.runs and not (lapses and wanted[0] is None)
+            if seen[1] is not None:
+                self.granted(seen[1], wanted[1])
+                self.model.runs = not lapses
+                self.arm(seen[1])
+
+        def granted(self, token: Token, wanted: int) -> None:
+            if self.bench.store.jumps:
+                before = self.newest.generation if self.newest else bench.start
+                must(token.generation > before, f"issued was {token} after {self.newest}")
+                self.model.granted(token.generation, token.owner)
+            else:
+                must(token.generation == wanted, f"issued was {token}, not {wanted}")
+            self.newest = token
+
+        def arm(self, token: Token) -> None:
+            try:
+                self.sink.arm(token)
+            except StaleToken as stale:
+                # What it has seen was issued after the backup that was put back.
+                mark = stale.mark or 0
+                must(self.saved is not None and not self.bench.store.jumps, f"{token} after {mark}")
+                grant = self.bench.store.reacquire_above(token, mark, f"{token.owner}, again", HOUR)
+                must(grant is not None, f"the repair above {mark} was refused to {token}")
+                assert grant is not None
+                self.model.granted(max(token.generation, mark) + 1, grant.token.owner)
+                self.granted(grant.token, self.model.generation)
+                self.sink.arm(grant.token)
 
         @rule(
             call=st.sampled_from(["renew", "release", "complete"]),
@@ -123,7 +157,18 @@ def try_store(bench: StoreBench) -> None:
         )
         def change(self, call: str, back: bool, mine: bool, losing: bool) -> None:
             number = max(self.model.generation - back, 1)
-            token = Token(self.bench.job_id, number, (self.model.owner if mine else "") or "nobody")
+            self.changed(
+                call, Token(self.bench.job_id, number, (self.model.owner if mine else "") or "nobody"), losing
+            )
+
+        @rule(call=st.sampled_from(["renew", "release", "complete"]))
+        @precondition(lambda self: can.goes_back and self.newest)
+        def change_by_the_newest(self, call: str) -> None:
+            # Perhaps the store has forgotten it, and has issued its number to somebody else.
+            assert self.newest is not None
+            self.changed(call, self.newest, losing=False)
+
+        def changed(self, call: str, token: Token, losing: bool) -> None:
             with self.asked(losing) as asked:
                 store = asked.store
                 calls: dict[str, Callable[[], object]] = {
@@ -142,9 +187,23 @@ def try_store(bench: StoreBench) -> None:
             self.model.owner, self.model.done = "", False
 
         @rule()
-        @precondition(lambda self: bench.harness.capabilities.durable)
+        @precondition(lambda self: can.durable)
         def reopen_store(self) -> None:
             self.bench = self.stack.enter_context(self.bench.elsewhere())
+
+        @rule()
+        @precondition(lambda self: can.goes_back)
+        def back_up(self) -> None:
+            self.saved = cast("Restorable", bench.harness).backup(), copy(self.model)
+
+        @rule()
+        @precondition(lambda self: self.saved)
+        def put_back(self) -> None:
+            assert self.saved is not None
+            restore, model = self.saved
+            restore()
+            self.model = copy(model)
+            bench.harness.let_pass(MOMENT)  # a clock is behind none that was read before
 
         @invariant()
         def record(self) -> None:

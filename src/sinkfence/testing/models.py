@@ -37,8 +37,8 @@ class SinkModel:
 class StoreModel:
     """What a store must do, with one job; its clock is a flag: whether the lease runs."""
 
-    def __init__(self) -> None:
-        self.generation, self.owner, self.runs, self.done = 0, "", False, False
+    def __init__(self, start: int) -> None:
+        self.generation, self.owner, self.runs, self.done = start, "", False, False
 
     def acquire(self, owner: str) -> int:
         """Count."""
@@ -46,8 +46,12 @@ class StoreModel:
             raise JobCompleted("")
         if self.runs:
             raise LeaseHeld("", self.owner, 0.0)
-        self.generation, self.owner, self.runs = self.generation + 1, owner, True
-        return self.generation
+        return self.granted(self.generation + 1, owner)
+
+    def granted(self, generation: int, owner: str) -> int:
+        """Take note of a grant."""
+        self.generation, self.owner, self.runs = generation, owner, True
+        return generation
 
     def change(self, call: str, token: Token) -> None:
         """Renew, release or complete, if it is the token's."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -29,6 +29,8 @@ class StoreCapabilities:
     """Its clock is another one than this process's `time.time`."""
     loses_answers: bool = claim("nothing is known of calls whose answer is lost")
     """`open(losing=True)` is possible: a claim of the harness."""
+    goes_back: bool = claim("nothing is known of it after a backup was put back")
+    """`backup()` is possible, as `Restorable` says: a claim of the harness."""
 
 
 class StoreHarness(Protocol):
@@ -51,14 +53,23 @@ class StoreHarness(Protocol):
         ...
 
 
-class StoreBench:
-    """One handle of a store and one job that was never acquired."""
+class Restorable(StoreHarness, Protocol):
+    """A harness of a store whose backup can be put back."""
 
-    def __init__(self, harness: StoreHarness, store: Store, job_id: str, examples: int) -> None:
+    def backup(self) -> Callable[[], None]:
+        """Keep all records as they are, and return what puts them back, whichever handles are open."""
+        ...
+
+
+class StoreBench:
+    """One handle of a store and one job that was never acquired, and has no generation above `start`."""
+
+    def __init__(self, harness: StoreHarness, store: Store, job_id: str, examples: int, start: int) -> None:
         self.harness = harness
         self.examples = examples
         self.store = store
         self.job_id = job_id
+        self.start = start
 
     def acquire(self, owner: str = "a", ttl: float = HOUR) -> Token:
         """Acquire the job, and check that the grant is what was asked for."""
@@ -91,8 +102,8 @@ class StoreBench:
     @contextmanager
     def elsewhere(self, *, losing: bool = False) -> Generator[StoreBench]:
         """Give the same job by a new handle."""
-        with store_bench(self.harness, self.examples, self.job_id, losing=losing) as bench:
-            yield bench
+        with _handle(self.harness, losing) as store:
+            yield StoreBench(self.harness, store, self.job_id, self.examples, self.start)
 
 
 def granted(grant: Grant, job_id: str, owner: str) -> Token:
@@ -103,12 +114,19 @@ def granted(grant: Grant, job_id: str, owner: str) -> Token:
 
 
 @contextmanager
-def store_bench(
-    harness: StoreHarness, examples: int, job_id: str | None = None, *, losing: bool = False
-) -> Generator[StoreBench]:
+def store_bench(harness: StoreHarness, examples: int, start: int) -> Generator[StoreBench]:
     """Give a bench with a job of its own, so that one store serves for many runs."""
+    with _handle(harness) as store:
+        job_id = f"contract/{secrets.token_hex(8)}"
+        if start:
+            store.raise_above(job_id, start)
+        yield StoreBench(harness, store, job_id, examples, start)
+
+
+@contextmanager
+def _handle(harness: StoreHarness, losing: bool = False) -> Generator[Store]:
     store = harness.open(losing=True) if losing else harness.open()
     try:
-        yield StoreBench(harness, store, job_id or f"contract/{secrets.token_hex(8)}", examples)
+        yield store
     finally:
         store.close()
