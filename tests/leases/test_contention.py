@@ -1,8 +1,12 @@
-"""Many want one job at the same moment, a thousand rounds in all: one has it, and no number is left out."""
+"""Many want one job at the same moment, a thousand rounds in all: one has it, and no number is left out.
+
+SINKFENCE_TEST_ROUNDS=1000 has as many of each kind.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +22,8 @@ from sinkfence.stores.sql import aio as sql_aio
 
 JOB = "invoice-42"
 TTL = 300.0
+ROUNDS = int(os.environ.get("SINKFENCE_TEST_ROUNDS", "0"))
+"""Of each test, in place of its own number."""
 
 
 def dense(numbers: list[int], rounds: int) -> None:
@@ -25,8 +31,11 @@ def dense(numbers: list[int], rounds: int) -> None:
     assert sorted(numbers) == list(range(1, rounds + 1))
 
 
+@pytest.mark.timeout(120 + ROUNDS)
 @pytest.mark.parametrize(
-    ("where", "many", "rounds"), [("pg_url", 64, 40), ("lite_url", 16, 40)], ids=["postgresql", "sqlite"]
+    ("where", "many", "rounds"),
+    [("pg_url", 64, ROUNDS or 40), ("lite_url", 64 if ROUNDS else 16, ROUNDS or 40)],
+    ids=["postgresql", "sqlite"],
 )
 def test_threads(
     request: pytest.FixtureRequest, open_store: Callable[..., SqlStore], where: str, many: int, rounds: int
@@ -82,8 +91,11 @@ for worker in workers:
 """
 
 
+@pytest.mark.timeout(120 + ROUNDS)
 @pytest.mark.parametrize(
-    ("where", "rounds"), [("pg_url", 500), ("lite_url", 380)], ids=["postgresql", "sqlite"]
+    ("where", "rounds"),
+    [("pg_url", ROUNDS or 500), ("lite_url", ROUNDS or 380)],
+    ids=["postgresql", "sqlite"],
 )
 def test_processes(
     request: pytest.FixtureRequest, child: Callable[..., Any], where: str, rounds: int
@@ -95,10 +107,11 @@ def test_processes(
     dense([1, *numbers], len(numbers) + 1)
 
 
+@pytest.mark.timeout(120 + ROUNDS)
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 def test_tasks(pg_url: str, driver: str) -> None:
     """C73: 64 tasks of one event loop ask at once."""
-    rounds, numbers = 20, list[int]()
+    rounds, numbers = ROUNDS or 20, list[int]()
 
     async def ask(leases: aio.Leases) -> aio.Lease | None:
         try:
