@@ -12,11 +12,15 @@ import importlib
 import secrets
 from pathlib import Path
 
-from bench.race import Race, play
+from bench.race import Race, Result, play
 from bench.report import Item, machine, plot, table, write_json
 
 HERE = Path(__file__).parent
-NAMES = sorted(path.stem for path in HERE.glob("*.py") if "\ndef bench(" in path.read_text("utf-8"))
+NAMES = sorted(
+    (path.parent if path.name == "__init__.py" else path).stem
+    for path in (*HERE.glob("*.py"), *HERE.glob("*/__init__.py"))
+    if "\ndef bench(" in path.read_text("utf-8")
+)
 
 
 def main(arguments: list[str]) -> None:
@@ -47,6 +51,8 @@ def run(name: str, *, rounds: int | None, seed: int, small: bool, out: Path) -> 
         print(table([item]), end="", flush=True)
     write_json(items, about, out / f"{name}.json")
     (out / f"{name}.md").write_text(table(items))
+    if not any(isinstance(item, Result) for item in items):
+        return items
     try:
         plot(items, out / f"{name}.svg")
     except ImportError:
