@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 OURS = {"sinkfence", "sinkfence_postgres", "sinkfence_s3", "sinkfence_http"}
 DRIVERS = {"psycopg", "psycopg2", "asyncpg"}  # SQLAlchemy imports these, as a URL names them
 CONTESTANTS = {  # of benchmarks; they needn't be installed
+    "exactly_once": ["exactly-once"],
     "fastapi_idempotency_key": ["fastapi-idempotency-key"],
     "fencekit": ["fencekit"],
     "idemkit": ["idemkit"],
@@ -25,6 +26,9 @@ CONTESTANTS = {  # of benchmarks; they needn't be installed
     "matplotlib": ["matplotlib"],
     "mithril": ["mithril-locks"],
     "obstore": ["obstore"],
+    "pgqueuer": ["pgqueuer"],
+    "procrastinate": ["procrastinate"],
+    "redis": ["fencekit"],
     "sentinel": ["sentinel-coordination"],
     "stormlock": ["stormlock"],
 }
