@@ -3,7 +3,8 @@
 import importlib.metadata
 from typing import Annotated
 
-import rich  # noqa: F401 - the commands print with it: its lack is told before they run
+# The commands print with it: its lack is told before they run.
+import rich  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import typer
 
 from sinkfence.cli import demo, doctor, leases, marks, schema, torture

@@ -14,7 +14,7 @@ from sinkfence.cli.output import put_list, put_one
 from sinkfence.cli.places import AsJson, Job, Prefix, Yes, lease_store
 from sinkfence.errors import LeaseLost
 from sinkfence.grants import Record
-from sinkfence.tokens import Token, check_job_id, label, parse_generation
+from sinkfence.tokens import Token, label, parse_generation
 
 if TYPE_CHECKING:
     from sinkfence.stores.sql import SqlStore
@@ -169,7 +169,7 @@ def raise_(
     except ValueError as error:
         raise Mistake(f"--above: {error}") from None
     with lease_store(store) as opened:
-        record = opened.get(check_job_id(job))
+        record = opened.get(places.job_id(job))
         if record is not None and record.generation >= n:
             say(f"Nothing to do: the next owner's number is above {n} already.")
             put_one(fields(record), as_json=as_json)
@@ -216,7 +216,7 @@ def identity(record: Record) -> tuple[Any, ...]:
 
 def existing(opened: "SqlStore", job: str) -> Record:
     """Return a job's record, which must be there."""
-    record = opened.get(check_job_id(job))
+    record = opened.get(places.job_id(job))
     if record is None:
         raise Mistake(f"there is no job {job!r} in this store: `sinkfence leases list` shows all", REFUSED)
     return record

@@ -10,7 +10,7 @@ from sinkfence.cli.exits import CODES, REFUSED, need
 from sinkfence.cli.mistakes import Mistake
 from sinkfence.cli.output import put_list, put_one
 from sinkfence.cli.places import AsJson, Prefix, database
-from sinkfence.tokens import check_job_id, label
+from sinkfence.tokens import label
 
 if TYPE_CHECKING:
     from sinkfence_postgres.marks import JobMark
@@ -78,8 +78,7 @@ def show(
     if bucket is not None:
         put_one(stat(name, bucket, prefix, endpoint), as_json=as_json)
         return
-    check_job_id(name)
-    found = [each for each in read(postgres, name) if each.job_id == name]
+    found = [each for each in read(postgres, places.job_id(name)) if each.job_id == name]
     if not found:
         raise Mistake(f"this database has seen no owner of a job {name!r}", REFUSED)
     put_one(fields(found[0]), as_json=as_json)

@@ -59,10 +59,12 @@ def reaching(place: str, secrets: Sequence[str] = ()) -> Generator[None]:
     """Say of what goes wrong where it did, without these secrets."""
     try:
         yield
-    except Mistake:
+    except (Mistake, BrokenPipeError):
         raise
     except Exception as error:
         found = told(error)
+        if found is None and isinstance(error, ValueError):  # of our own checks of what was given
+            found = Mistake(str(error))
         if found is None:
             raise
         says = str(found)
@@ -79,6 +81,8 @@ def told(error: Exception) -> Mistake | None:
         return Mistake(str(error), REFUSED if isinstance(error, _NO) else MISSING)
     if isinstance(error, ImportError) and "pip install" in str(error):
         return Mistake(str(error), MISSING)
+    if isinstance(error, ImportError) and "psycopg" in str(error):  # it is there, and its half in C is not
+        return Mistake("psycopg can't be loaded without libpq: pip install 'psycopg[binary]'", MISSING)
     own = getattr(error, "orig", None) or error
     kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in _kinds(error, own)}
     if "psycopg.ProgrammingError" in kinds and getattr(own, "sqlstate", None) is None:
@@ -102,8 +106,6 @@ def told(error: Exception) -> Mistake | None:
     if kinds & outside:
         # A malformed header or URL is both an error of requests and a ValueError.
         return Mistake(_short(own), USAGE if isinstance(error, ValueError) else MISSING)
-    if isinstance(error, ValueError):  # what our own checks of a name or a number raise
-        return Mistake(str(error))
     return None
 
 

@@ -12,6 +12,7 @@ import typer
 from sinkfence.cli.exits import MISSING, need
 from sinkfence.cli.mistakes import Mistake, reaching
 from sinkfence.errors import SchemaMismatch
+from sinkfence.tokens import check_job_id
 
 if TYPE_CHECKING:
     import psycopg
@@ -109,7 +110,10 @@ def bucket(name: str, endpoint: str | None) -> Generator["S3Client"]:
         from botocore.exceptions import ClientError
 
         patience = Config(connect_timeout=5, retries={"total_max_attempts": 3})
-        with contextlib.closing(boto3.client("s3", endpoint_url=endpoint, config=patience)) as client:
+        made: S3Client = boto3.client(  # pyright: ignore[reportUnknownMemberType]
+            "s3", endpoint_url=endpoint, config=patience
+        )
+        with contextlib.closing(made) as client:
             try:
                 client.head_bucket(Bucket=name)
             except ClientError as error:
@@ -117,6 +121,14 @@ def bucket(name: str, endpoint: str | None) -> Generator["S3Client"]:
                 if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") != 403:
                     raise
             yield client
+
+
+def job_id(text: str) -> str:
+    """Return a job_id as it was typed."""
+    try:
+        return check_job_id(text)
+    except ValueError as error:
+        raise Mistake(str(error)) from None
 
 
 def shown(url: str | None) -> str:

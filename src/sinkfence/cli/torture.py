@@ -133,7 +133,12 @@ def scenarios(
 def check(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="What a run has kept.")],
 ) -> None:
-    """Check a run once more from what it has kept, without any server."""
+    """Check a run once more from what it has kept, without any server.
+
+    \b
+    Example:
+      sinkfence torture check ./what-was-kept
+    """
     from sinkfence.torture.verdict import judge
 
     verdict = judge(folder)
