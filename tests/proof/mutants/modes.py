@@ -169,6 +169,9 @@ MODES: tuple[Mutant, ...] = (
         "bound.autocommit",
         "D9",
         "the second attempt runs outside of any transaction, and in autocommit it is there at once",
-        (Edit(BINDING, "            _refuse(conn)\n", ""),),
+        (
+            Edit(BINDING, "            _refuse(conn)\n            raise\n", "            raise\n"),
+            Edit(BINDING, '    event.listen(engine, "before_cursor_execute", executing)\n', ""),
+        ),
     ),
 )
