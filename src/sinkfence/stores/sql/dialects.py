@@ -46,6 +46,8 @@ class Dialect:
     """Locks the rows that a SELECT finds, as an UPDATE of them would."""
     skip_locked: str
     """Locks rows in one order, so that two batches cannot deadlock, and passes over those that are locked."""
+    place: str
+    """By which a row that is locked is found again at once."""
     patient: str
     """True; on the way it bounds the wait for a row's lock, for this transaction alone."""
     mortal: str
@@ -71,6 +73,8 @@ POSTGRESQL: Final = Dialect(
     result_in="CAST(:result AS json)",
     lock="FOR NO KEY UPDATE",
     skip_locked="ORDER BY j.job_id FOR NO KEY UPDATE OF j SKIP LOCKED",
+    # What was renewed in between is at a place that this statement does not see: passed over, as if locked.
+    place="ctid",
     # A lock_timeout of the role's own is respected. set_config(..., true) ends with the transaction, which
     # is this statement: no session state, so PgBouncer may pool transactions.
     patient="(current_setting('lock_timeout') <> '0' OR set_config('lock_timeout', '2s', true) <> '')",
@@ -99,6 +103,7 @@ SQLITE: Final = Dialect(
     result_in=":result",
     lock="",
     skip_locked="",  # there are no row locks: who writes has the whole file
+    place="job_id",
     patient="true",
     mortal="true",
     settled="0",

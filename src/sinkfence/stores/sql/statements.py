@@ -136,12 +136,13 @@ def renew_many(d: Dialect, wanted: Sequence[tuple[Token, float]]) -> Query:
     order two batches deadlocked. What settles the transaction is asked once, and not of each row.
     """
     matching = f"""
-        SELECT j.job_id AS mine, w.ttl AS term FROM {TABLE} AS j JOIN {d.each}
+        SELECT j.{d.place} AS mine, w.ttl AS term FROM {TABLE} AS j JOIN {d.each}
             ON j.job_id = w.job_id AND j.generation = w.generation AND j.owner = w.owner
          WHERE j.state = 'open' AND coalesce((SELECT {d.settled}), '') <> '?' {d.skip_locked}"""
     sql = f"""
         WITH matching AS MATERIALIZED ({matching})
-        UPDATE {TABLE} SET lease_until = {d.until.replace(":ttl", "term")} FROM matching WHERE job_id = mine
+        UPDATE {TABLE} SET lease_until = {d.until.replace(":ttl", "term")}
+          FROM matching WHERE {TABLE}.{d.place} = mine
         RETURNING job_id, generation, {d.lease_until}"""
     rows = [
         {"job_id": token.job_id, "generation": token.generation, "owner": token.owner, "ttl": ttl}
