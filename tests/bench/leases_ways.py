@@ -1,4 +1,8 @@
-"""Ways to take a lease, renew it and be done with it: plain UPDATEs, sinkfence's, and other libraries'."""
+"""Ways to take a lease, renew it and be done with it: plain UPDATEs, sinkfence's, and other libraries'.
+
+Before the first turn, each way's tables hold what it keeps of so many jobs that are free: a row each, but for
+stormlock, which keeps nothing of a lock that was given back.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from datetime import timedelta
-from itertools import count
+from itertools import chain, count
 from typing import Any
 from unittest.mock import Mock
 
@@ -59,15 +63,14 @@ def ways(
     stack.callback(engine.dispose)
     store = SqlStore(engine)
     store.create_schema()
+    # As behind a pooler.
+    unprepared = sa.create_engine(engine.url, pool_size=8, connect_args={"prepare_threshold": None})
     admin.execute(PLAIN)
     for table in "sinkfence_lease", "plain":
         admin.execute(
             f"insert into {table} (job_id, generation, lease_until, state)"
             f" select 'jobs/' || n, 1, '-infinity', 'open' from generate_series(1, {jobs}) n"
         )
-    admin.execute("vacuum analyze")
-    leases = Leases(store, ttl=TTL)
-    stack.callback(leases.close)
     connected = PerThread(lambda: stack.enter_context(psycopg.connect(dsn, autocommit=True)))
     turns = count()
 
@@ -84,20 +87,32 @@ def ways(
             with engine.connect() as conn:
                 conn.execute(statement, {"owner": owner, "job": job})
 
-    def ours(job: str) -> None:
-        lease = leases.acquire(job)
-        lease.renew()
-        lease.complete()
+    def ours(store: SqlStore) -> Way:
+        leases = Leases(store, ttl=TTL)
+        stack.callback(leases.close)
 
-    found: dict[str, Way] = {"plain UPDATEs": plain, "plain, by SQLAlchemy": by_sqlalchemy, "sinkfence": ours}
+        def turn(job: str) -> None:
+            lease = leases.acquire(job)
+            lease.renew()
+            lease.complete()
+
+        return turn
+
+    found: dict[str, Way] = {
+        "plain UPDATEs": plain,
+        "plain, by SQLAlchemy": by_sqlalchemy,
+        "sinkfence": ours(store),
+        "sinkfence, nothing prepared": ours(SqlStore(unprepared)),
+    }
     others = {"stormlock": storming, "sentinel": sentinels, "mithril": mithrils}
     missing = absent(*others)
     for name in sorted(others.keys() - set(missing)):
-        found[name] = others[name](dsn, admin, engine, stack)
+        found[name] = others[name](dsn, admin, jobs, stack)
+    admin.execute("vacuum analyze")
     return found, missing
 
 
-def storming(dsn: str, admin: psycopg.Connection, engine: sa.Engine, stack: ExitStack) -> Way:
+def storming(dsn: str, admin: psycopg.Connection, jobs: int, stack: ExitStack) -> Way:
     from stormlock.backends.postgresql import Postgresql
 
     admin.execute(STORMLOCK)
@@ -119,25 +134,33 @@ def storming(dsn: str, admin: psycopg.Connection, engine: sa.Engine, stack: Exit
     return turn
 
 
-def sentinels(dsn: str, admin: psycopg.Connection, engine: sa.Engine, stack: ExitStack) -> Way:
-    from sentinel.core import acquire, complete, heartbeat
+def sentinels(dsn: str, admin: psycopg.Connection, jobs: int, stack: ExitStack) -> Way:
+    from sentinel.core import acquire, complete, heartbeat, start_execution
     from sentinel.db import init_db
 
     with psycopg.connect(dsn) as conn:
         init_db(conn)
+    admin.execute(
+        "insert into sentinel_leases (key, owner_id, lease_expires_at, hard_expires_at)"
+        f" select 'jobs/' || n, 'a', now(), now() from generate_series(1, {jobs}) n"
+    )
     connected = PerThread(lambda: stack.enter_context(psycopg.connect(dsn)))
     ttl = int(TTL * 1000)
 
     def turn(job: str) -> None:
         conn = connected()
         lease = acquire(conn, job, ttl_ms=ttl)
-        heartbeat(conn, job, lease.owner_id, lease.fencing_token, ttl)
-        complete(conn, job, owner_id=lease.owner_id, fencing_token=lease.fencing_token)
+        mine = {"owner_id": lease.owner_id, "fencing_token": lease.fencing_token}
+        started = start_execution(conn, job, **mine)  # without it nothing is renewed
+        renewed = heartbeat(conn, job, **mine, ttl_ms=ttl)
+        done = complete(conn, job, **mine)
+        if not (lease.acquired and started.success and renewed.success and done.success):
+            raise AssertionError(f"{job} was not acquired, renewed and completed")
 
     return turn
 
 
-def mithrils(dsn: str, admin: psycopg.Connection, engine: sa.Engine, stack: ExitStack) -> Way:
+def mithrils(dsn: str, admin: psycopg.Connection, jobs: int, stack: ExitStack) -> Way:
     from mithril import Lock, configure_logging
     from mithril.backends import PostgresBackend
     from mithril.exceptions import MithrilError
@@ -145,13 +168,16 @@ def mithrils(dsn: str, admin: psycopg.Connection, engine: sa.Engine, stack: Exit
     # Two lines on the terminal for each turn would be what is measured.
     configure_logging(processors=[lambda *_: ""], logger_factory=lambda *_: Mock())
 
-    mine = sa.create_engine(engine.url, pool_size=8)
-    stack.callback(mine.dispose)
-    backend = PostgresBackend(mine)
+    engine = sa.create_engine(dsn.replace("postgresql:", "postgresql+psycopg:"), pool_size=8)
+    stack.callback(engine.dispose)
+    backend = PostgresBackend(engine)
+    admin.execute(
+        f"insert into mithril_fencing (name, token) select 'jobs/' || n, 1 from generate_series(1, {jobs}) n"
+    )
 
     def turn(job: str) -> None:
         # Its transactions are serializable: among other clients they conflict, it gives up, and starts over.
-        for name in (f"{job}/{attempt}" for attempt in count()):
+        for name in chain([job], (f"{job}/{attempt}" for attempt in count())):
             lock = Lock(name, backend=backend, ttl=TTL)
             with suppress(MithrilError):
                 lock.acquire()
