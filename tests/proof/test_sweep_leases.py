@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import places
-from sweep import pairs, repetitions, sweep
+from sweep import Case, messages, pairs, play_pair, repetitions, sweep
 from sweep.verdicts import broken, heard, late_pairs, late_repetitions, late_takeovers, sound
 
 
@@ -47,3 +47,34 @@ class TestLeaseStore:
     def test_a_completion_that_does_not_know_itself_is_caught(self, database):
         """The sweep finds the owner that is refused for what it has done itself."""
         assert broken(late_repetitions(places.NotDoneTwice(database))) == {"D6"}
+
+
+class TestKeptLease:
+    """Acquire, the heartbeat's batch, renew and release, while the successor keeps the job."""
+
+    def test_takeovers(self, database, say):
+        """No message of the old owner, however late, moves the record that its successor was told of."""
+        place = places.Kept(database)
+        cases = sound("a kept lease, takeovers", sweep(place), say)
+        assert place.disturbed() == []
+        released = [heard(case) for case in cases if case.then == "release"]
+        late = released.count("LeaseLost")
+        # Before the store has let it in; from then on, in both directions; and when only the answer is late.
+        assert released == ["LeaseHeld"] * (len(released) - late - 1) + ["LeaseLost"] * late + [""]
+        assert late >= 6
+        assert {heard(case) for case in cases if case.then == "cut"} == {"LeaseHeld"}
+
+    def test_pairs(self, database, say):
+        """Nor where the successor was frozen, too."""
+        place = places.Kept(database)
+        requests = [at for at in messages(place) if at.direction == "request"]
+        # All but the release, which the successor does not send.
+        both = [Case(at, beside=beside) for at in requests for beside in requests[:-1]]
+        sound("a kept lease, pairs", (play_pair(place, case) for case in both), say)
+        assert place.disturbed() == []
+
+    def test_a_release_by_anybody_is_caught(self, database):
+        """The sweep finds the release that takes the job from its successor."""
+        place = places.ReleasedByAnybody(database)
+        list(late_takeovers(place))
+        assert place.disturbed() != []

@@ -14,7 +14,7 @@ from places.postgres import (
 )
 from places.s3 import Bucket, Long, LookThenPut, Opened, WithoutStep
 from places.services import Open, asgi_service, unguarded, without_key, wsgi_service
-from places.store import CompletedByAnybody, NotDoneTwice, Store
+from places.store import CompletedByAnybody, Kept, NotDoneTwice, ReleasedByAnybody, Store
 
 __all__ = [
     "Alchemy",
@@ -25,6 +25,7 @@ __all__ = [
     "CompletedByAnybody",
     "Direct",
     "DoorAlone",
+    "Kept",
     "Locked",
     "Long",
     "LookThenPut",
@@ -34,6 +35,7 @@ __all__ = [
     "Opened",
     "Postgres",
     "Protected",
+    "ReleasedByAnybody",
     "Row",
     "SelectCompareWrite",
     "Service",

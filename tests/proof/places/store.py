@@ -101,6 +101,72 @@ def _id(result: Any) -> str:
     return found
 
 
+class Kept(Store):
+    """Acquire, renew by a batch as the heartbeat does, renew, release; the successor keeps the job."""
+
+    def __init__(self, direct: Direct) -> None:
+        super().__init__(direct)
+        self.records: dict[str, tuple[int, str | None, float | None]] = {}
+
+    def work(self, dsn: str, store: SqlStore, token: Token, diary: Diary) -> None:
+        ttl = diary.ttl if token.generation == 1 else MINUTE
+        grant = store.acquire(token.job_id, token.owner, ttl)
+        mine, end = grant.token, grant.lease_until.timestamp()
+        self.told("acquire", diary, mine, end, ttl)
+        answer = store.renew_many([(mine, ttl)])
+        if mine not in answer.renewed:
+            raise LeaseLost(mine, answer.lost.get(mine, "settled"))
+        self.told("renew", diary, mine, answer.renewed[mine].timestamp(), ttl)
+        self.told("renew", diary, mine, store.renew(mine, ttl).timestamp(), ttl)
+        if token.generation == 1:
+            since = self.now()  # its answer may be held, and the successor come before it
+            try:
+                self.release(dsn, store, mine)
+            except LeaseLost as lost:
+                if lost.earlier_attempt_unknown:  # by its first sending the successor may have been let in
+                    diary.add("release", "ok", mine, now=since)
+                raise
+            diary.add("release", "ok", mine, now=since)
+            self.keeps(diary.job, mine.generation, None, None)
+
+    def release(self, dsn: str, store: SqlStore, token: Token) -> None:
+        store.release(token)
+
+    def told(self, f: str, diary: Diary, token: Token, end: float, ttl: float) -> None:
+        diary.add(f, "ok", token, now=end - ttl, until=end, ttl=ttl)
+        self.keeps(diary.job, token.generation, token.owner, end)
+
+    def keeps(self, job: str, generation: int, owner: str | None, end: float | None) -> None:
+        """Note what the record must be now, unless a later owner was told something already."""
+        if generation >= self.records.get(job, (0, None, None))[0]:
+            self.records[job] = generation, owner, end
+
+    def disturbed(self) -> list[str]:
+        """The jobs whose record is not what its newest owner was told."""
+        query = (
+            "select job_id, generation, owner, case when owner is not null "
+            "then extract(epoch from lease_until)::float8 end from sinkfence_lease where job_id = any(%s)"
+        )
+        found = {job: record for job, *record in self.direct.observer.execute(query, (list(self.records),))}
+        return [job for job, record in self.records.items() if found[job] != list(record)]
+
+    def truth(self, job: str) -> list[Effect]:
+        return []
+
+
+class ReleasedByAnybody(Kept):
+    """A release does not ask who holds the job."""
+
+    def release(self, dsn: str, store: SqlStore, token: Token) -> None:
+        engine = engine_for(dsn)
+        with suppress(sa.exc.OperationalError), engine.connect() as conn:
+            statement = (
+                "update sinkfence_lease set owner = null, lease_until = '-infinity' where job_id = :job"
+            )
+            conn.execute(sa.text(statement), {"job": token.job_id})
+        engine.dispose()
+
+
 class CompletedByAnybody(Store):
     """Completion does not ask who holds the job."""
 
