@@ -139,7 +139,7 @@ def test_a_role_without_rights_is_told_what_to_grant(sinkfence: Sinkfence, dsn: 
     a_line(leases.err, "permission denied for table")
 
 
-def test_a_locked_record_is_told(sinkfence: Sinkfence, dsn: str) -> None:
+def test_a_locked_record_is_told(sinkfence: Sinkfence, dsn: str, caplog: pytest.LogCaptureFixture) -> None:
     """Somebody's open transaction has the row: in a line, after two seconds and not for ever."""
     url = dsn.replace("postgresql://", "postgresql+psycopg://", 1)
     store = SqlStore(url)
@@ -151,6 +151,7 @@ def test_a_locked_record_is_told(sinkfence: Sinkfence, dsn: str) -> None:
         other.rollback()
     assert ran.code == 1
     assert "somebody's open transaction has the record locked" in ran.err.splitlines()[-1]
+    assert ": not done (" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -77,9 +77,10 @@ def test_commands_of_sinkfence_exist() -> None:
         command, known = root, {"--help"}
         for word in words:
             within = getattr(command, "commands", {})
-            if within and not word.startswith("-"):
-                assert word in within, words
+            if word in within:
                 command = within[word]
+            else:  # an option, its value, or what the command is about
+                assert not within or word.startswith("-") or command.invoke_without_command, words
             known |= {name for option in command.params for name in option.opts}
         assert {word for word in words if word.startswith("-")} <= known, words
     page = (ROOT / "docs" / "reference" / "cli.md").read_text()

@@ -10,6 +10,7 @@ from typing import Final
 
 from sinkfence.cli.exits import REFUSED
 from sinkfence.cli.mistakes import Mistake, printable
+from sinkfence.errors import OutcomeUnknown
 
 log: Final = logging.getLogger("sinkfence.cli")
 
@@ -56,6 +57,8 @@ def logged(what: str, where: str) -> Generator[None]:
     try:
         yield
     except BaseException as error:
-        log.error("%s: %s: not known to be done (%s)", by, said, type(error).__name__, extra={"who": by})
+        unknown = isinstance(error, OutcomeUnknown) or not isinstance(error, Exception)
+        how = "not known whether it was done" if unknown else "not done"
+        log.error("%s: %s: %s (%s)", by, said, how, type(error).__name__, extra={"who": by})
         raise
     log.info("%s: %s: done", by, said, extra={"who": by})
