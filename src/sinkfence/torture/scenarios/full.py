@@ -29,20 +29,15 @@ FILL: Final = """
 
 def disk(scene: Scene) -> None:
     """The effects' disk is full while A has the job, while B takes it over, and while A goes on."""
-    with server_with_small_disk() as (server, small):
-        ledger = server.create_database()
-        prepare(ledger)
-        with psycopg.connect(ledger, autocommit=True) as conn:
-            conn.execute(f"CREATE TABLESPACE small LOCATION '{small}'".encode())
-            conn.execute("ALTER TABLE scenario_effect SET TABLESPACE small")
-            conn.execute("CREATE TABLE filler (filling bytea) TABLESPACE small")
-            conn.execute("ALTER TABLE filler ALTER filling SET STORAGE EXTERNAL")
-        scene.observer.dsn = ledger
-        play(scene, ledger)
-
-
-def play(scene: Scene, ledger: str) -> None:
-    """Fill the disk, have both write, empty it."""
+    server, small = scene.have(server_with_small_disk())
+    ledger = server.create_database()
+    prepare(ledger)
+    with psycopg.connect(ledger, autocommit=True) as conn:
+        conn.execute(f"CREATE TABLESPACE small LOCATION '{small}'".encode())
+        conn.execute("ALTER TABLE scenario_effect SET TABLESPACE small")
+        conn.execute("CREATE TABLE filler (filling bytea) TABLESPACE small")
+        conn.execute("ALTER TABLE filler ALTER filling SET STORAGE EXTERNAL")
+    scene.observer.dsn = ledger
     a, b = scene.actor("worker A", ledger=ledger), scene.actor("worker B", ledger=ledger)
     a.holds()
     a.does("write", size=SIZE)

@@ -50,7 +50,7 @@ def worker(scene: Scene) -> None:
 
 def postmaster(scene: Scene) -> None:
     """PostgreSQL is killed within COMMIT, once before its record is written and once after it."""
-    server = scene.stack.enter_context(postgres())
+    server = scene.have(postgres())
     ledger, cluster = server.create_database(), server.cluster
     assert cluster is not None
     prepare(ledger)

@@ -65,7 +65,9 @@ def block_loop(worker: Worker, until: str) -> Answer:
 
     async def main() -> Answer:
         store = SqlStore(worker.store.replace("postgresql:", "postgresql+psycopg:", 1))
-        async with aio.Leases(store, ttl=worker.ttl, heartbeat=worker.heartbeat) as leases:
+        async with aio.Leases(
+            store, ttl=worker.ttl, heartbeat=worker.heartbeat, owner=worker.brief["label"]
+        ) as leases:
             worker.note("acquire", "invoke")
             async with leases.hold(worker.job, arm=[PostgresSink(worker.brief["ledger"])]) as lease:
                 worker.token = lease.token

@@ -29,7 +29,7 @@ def pooler(scene: Scene) -> None:
     """Leases and effects go through it. A is stopped with its COMMIT under way, B takes over, A goes on."""
     if PGBOUNCER is None:
         raise NotRun("there is no pgbouncer on the PATH")
-    pool = scene.stack.enter_context(pgbouncer(scene.dsn, pool=2, search_path=schema_of(scene.dsn)))
+    pool = scene.have(pgbouncer(scene.dsn, pool=2, search_path=schema_of(scene.dsn)))
     network = scene.proxy(pool)
     a = scene.actor("worker A", leases=pool, ledger=by_way_of(pool, network))
     b = scene.actor("worker B", leases=pool, ledger=pool)

@@ -45,9 +45,9 @@ def perform(name: str, scenario: Scenario, run: Run, *, fenced: bool = True) -> 
     try:
         with scene(own, name, fenced=fenced) as opened:
             scenario.play(opened)
-    except (NotRun, ServerError) as error:
+    except NotRun as error:
         return Verdict("not run", str(error))
-    except (Inconclusive, TimeoutError) as error:
+    except (Inconclusive, TimeoutError, ServerError) as error:
         verdict = Verdict("inconclusive", str(error))
     except (Broken, ProcessFailed) as error:
         verdict = Verdict("failed", str(error))

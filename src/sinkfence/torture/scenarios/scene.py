@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import psycopg
 
 import sinkfence_postgres
 from sinkfence.demo.process import Process
+from sinkfence.demo.servers.supervised import ServerError
 from sinkfence.stores.sql import SqlStore
 from sinkfence.torture.history import History
 from sinkfence.torture.proxy import FaultProxy
-from sinkfence.torture.run import Run
+from sinkfence.torture.run import NotRun, Run
 from sinkfence.torture.scenarios.actor import Actor
 from sinkfence.torture.scenarios.observer import Observer
+
+T = TypeVar("T")
 
 TTL: Final = 1.0
 """Seconds of a lease: short, for most scenarios wait until one has run out."""
@@ -25,9 +28,25 @@ TTL: Final = 1.0
 CLOCK: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 """The database's clock, in seconds."""
 
-TABLE: Final = """
+TABLES: Final = """
     CREATE TABLE IF NOT EXISTS scenario_effect (seq bigserial PRIMARY KEY, job text, generation bigint,
-        owner text, id text, step text, base text, payload bytea)"""
+        owner text, id text, step text, base text, payload bytea);
+    CREATE TABLE IF NOT EXISTS scenario_lease (seq bigserial PRIMARY KEY, at timestamptz, kind text, job text,
+        generation bigint, owner text, until timestamptz);
+    CREATE OR REPLACE FUNCTION scenario_lease_changed() RETURNS trigger LANGUAGE plpgsql
+        SET search_path FROM CURRENT AS $$ BEGIN
+        INSERT INTO scenario_lease (at, kind, job, generation, owner, until) VALUES (clock_timestamp(),
+            CASE WHEN TG_OP = 'INSERT' OR NEW.generation > OLD.generation THEN 'acquire'
+                 WHEN NEW.owner IS NULL THEN 'release' ELSE 'renew' END,
+            NEW.job_id, NEW.generation,
+            CASE WHEN TG_OP = 'INSERT' THEN NEW.owner ELSE coalesce(NEW.owner, OLD.owner) END,
+            NEW.lease_until);
+        RETURN NULL;
+    END $$;
+    DROP TRIGGER IF EXISTS scenario ON sinkfence_lease;
+    CREATE TRIGGER scenario AFTER INSERT OR UPDATE ON sinkfence_lease
+        FOR EACH ROW EXECUTE FUNCTION scenario_lease_changed()"""
+"""Effects, and what becomes of leases: heartbeats renew and give back without a word to anybody."""
 
 
 class Inconclusive(Exception):
@@ -73,6 +92,8 @@ class Scene:
         actor = self.stack.enter_context(Actor(name, module, environment))
         known = {
             "name": name,
+            "label": name,
+            "seen": self.observer.sees_leases,
             "folder": str(self.run.folder),
             "job": self.job,
             "to": to,
@@ -82,6 +103,7 @@ class Scene:
             "ledger": self.dsn,
             "bucket": asdict(self.run.places.bucket),
         }
+        self.observer.ttls[name] = brief.get("ttl", TTL)
         actor.begin(known | brief)
         return actor
 
@@ -97,6 +119,17 @@ class Scene:
         parts = urlsplit(url)
         return self.stack.enter_context(FaultProxy(parts.hostname or "127.0.0.1", parts.port or 5432))
 
+    def have(self, server: AbstractContextManager[T]) -> T:
+        """Start a server of this scenario's own.
+
+        Raises:
+            NotRun: it cannot be had here.
+        """
+        try:
+            return self.stack.enter_context(server)
+        except ServerError as error:
+            raise NotRun(str(error)) from None
+
     def expect(self, held: bool, what: str) -> None:
         """What the scenario is about; without checks it is the history that tells."""
         if self.fenced and not held:
@@ -111,11 +144,11 @@ def took_place(held: bool, what: str) -> None:
 
 def prepare(dsn: str) -> None:
     """Make the marks, the leases and the table of effects; where they are, nothing happens."""
-    with psycopg.connect(dsn) as conn:
-        sinkfence_postgres.install(conn)
-        conn.execute(TABLE)
     with closing(SqlStore(dsn)) as store:
         store.create_schema()
+    with psycopg.connect(dsn) as conn:
+        sinkfence_postgres.install(conn)
+        conn.execute(TABLES)
 
 
 @contextmanager
@@ -125,5 +158,6 @@ def scene(run: Run, name: str, *, fenced: bool) -> Generator[Scene]:
     job = f"{run.places.prefix}{name}"
     with ExitStack() as stack:
         history = stack.enter_context(run.history("scene"))
-        observer = stack.enter_context(Observer(run.folder / "observer.jsonl", job, run.places.postgres))
+        observer = stack.enter_context(Observer(run.history("observer"), job, run.places.postgres))
         yield Scene(run, job, fenced, history, observer, stack)
+        observer.look()
