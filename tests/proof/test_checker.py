@@ -184,3 +184,36 @@ def test_processes_write_files_that_are_checked_offline(tmp_path):
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith("S2 j: (2, 'B:2') was let in at 1.0")
     assert subprocess.run([*program[:3], str(paths[0])], check=False).returncode == 0
+
+
+def test_destinations_of_one_job_are_judged_apart():
+    """What was armed at one destination says nothing of another one; the acquisitions are those of all."""
+    s = Script().acquire("A", 1, 0).acquire("B", 2, TTL)
+    s("B", "arm", "ok", 2, owner="B:2", sink="s3")
+    s("A", "write", "invoke", 1, owner="A:1", id="a1", sink="http")
+    s("observer", "effect", "ok", 1, owner="A:1", id="a1", sink="http")
+    assert names(s) == []
+    s("A", "write", "invoke", 1, owner="A:1", id="a2", sink="s3")
+    assert names(s("observer", "effect", "ok", 1, owner="A:1", id="a2", sink="s3")) == ["D9"]
+
+
+@pytest.mark.parametrize(("f", "name"), [("renew", "S4"), ("complete", "S6")])
+def test_an_answer_to_a_late_owner_without_the_stores_clock(f, name):
+    """Asked after a later owner had been let in, and granted: seen by the order of the history alone."""
+    s = Script()
+    s("A", "acquire", "ok", 1, owner="A:1")("A", f, "invoke", 1, owner="A:1")
+    s("B", "acquire", "ok", 2, owner="B:2")
+    assert names(s("A", f, "ok", 1, owner="A:1")) == []  # it may have been decided before
+    s("A", f, "invoke", 1, owner="A:1")
+    assert names(s("A", f, "ok", 1, owner="A:1")) == [name]
+
+
+def test_progress_after_healing():
+    """L1: a job that had no effect since nothing was done to anybody any more."""
+    s = Script().acquire("A", 1, 0)
+    s("A", "write", "invoke", 1, owner="A:1", id="a1")
+    s("observer", "effect", "ok", 1, owner="A:1", id="a1")
+    s("nemesis", "heal", "ok", job="")
+    assert names(s) == ["L1"]
+    s("A", "write", "invoke", 1, owner="A:1", id="a2")
+    assert names(s("observer", "effect", "ok", 1, owner="A:1", id="a2")) == []

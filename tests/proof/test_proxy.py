@@ -288,3 +288,17 @@ def test_100_continue_passes_and_is_not_counted():
             assert proxy.seen() == [(1, "request", 1), (1, "reply", 1)]
         server.shutdown()
         thread.join()
+
+
+def test_the_next_message_that_begins_so(proxy, client, upstream):
+    """Held wherever it comes, once; others pass, and forgetting lets go of it."""
+    stop = proxy.next("request", b"put")
+    assert ask(client, b"get\n") == b"GET\n"
+    client.sendall(b"put 1\n")
+    stop.wait()
+    with connect(proxy) as other:
+        assert ask(other, b"put 2\n") == b"PUT 2\n"
+    assert silent(client)
+    proxy.forget()
+    assert answer(client, 6) == b"PUT 1\n"
+    assert proxy.seen() == [(1, "reply", 2)]

@@ -67,7 +67,7 @@ def torture(  # noqa: PLR0917 - as typer has it
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the named scenarios.")] = False,
     server_faults: Annotated[
-        bool, typer.Option(help="Kill the embedded PostgreSQL now and then. Yours is never touched.")
+        bool, typer.Option(help="Kill our own servers now and then. Yours are never touched.")
     ] = True,
 ) -> None:
     """Have workers paused, killed, cut off and set to other clocks, and check what took effect.
@@ -110,7 +110,11 @@ def torture(  # noqa: PLR0917 - as typer has it
         place,
         service,
     )
-    raise typer.Exit(play(wanted, typer.echo))
+    try:
+        code = play(wanted, typer.echo)
+    except ValueError as error:
+        raise Mistake(str(error)) from None
+    raise typer.Exit(code)
 
 
 def scenarios(
@@ -141,7 +145,10 @@ def check(
     """
     from sinkfence.torture.verdict import judge
 
-    verdict = judge(folder)
+    try:
+        verdict = judge(folder)
+    except ValueError as error:
+        raise Mistake(str(error)) from None
     for line in verdict.lines():
         typer.echo(line)
     raise typer.Exit(verdict.code)

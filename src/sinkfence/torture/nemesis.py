@@ -6,17 +6,17 @@ import random
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from sinkfence.demo.process import ProcessFailed
-from sinkfence.demo.servers.cluster import Cluster
 from sinkfence.torture.history import History
 from sinkfence.torture.victim import Moment, Victim
 
 KINDS: Final = ("pause", "hold", "reset", "zombie", "kill", "clock jump")
 """What is done to workers and their networks."""
 
-SERVER_KILL: Final = "server kill"
+PATIENCE: Final = 10
+"""How many ttls a fault waits for a successor; mostly it is one or two."""
 
 JUMPS: Final = ("+600", "-600", "+60", "-60")
 """Seconds: far beyond any lease, and within the 15 minutes that S3 lets a signature be off."""
@@ -95,7 +95,7 @@ class Nemesis:
         dice = self._dice
         sink = dice.choice(self._networks)
         until: Moment = dice.choice(self._moments)
-        patience = self._ttl * dice.uniform(2, 4)
+        patience = self._ttl * PATIENCE
         act: Callable[[], bool] = {
             "pause": lambda: victim.pause(until, patience),
             "hold": lambda: victim.hold(sink, until, patience),
@@ -112,25 +112,51 @@ class Nemesis:
         self._diary.add("fault", "ok" if took_place else "fail", "", **told)
 
 
-class ServerNemesis:
-    """Kills the embedded PostgreSQL, all its processes at once, and starts it again."""
+class Server(Protocol):
+    """What can be killed, all its processes at once, and comes back with what it had acknowledged."""
 
-    def __init__(self, cluster: Cluster, seed: str, diary: History) -> None:
-        self._cluster, self._diary = cluster, diary
+    def kill(self) -> None:
+        """SIGKILL it; return when it has gone."""
+        ...
+
+    def start(self) -> None:
+        """Start it again, where it was; return when it serves."""
+        ...
+
+
+class ServerNemesis:
+    """Kills servers of ours, one after the other, and starts them again."""
+
+    def __init__(self, servers: dict[str, Server], seed: str, diary: History) -> None:
+        self._servers, self._diary = servers, diary
         self._dice = random.Random(seed)  # noqa: S311 - dice, and no secret
-        self._healing = threading.Event()
+        self._healing, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name="server nemesis", daemon=True)
+        self.healed = threading.Event()
         self._thread.start()
 
     def heal(self) -> None:
-        """Have it stop, once the server runs."""
+        """Have it stop, and wait until all servers run."""
         self._healing.set()
+        self.healed.wait()
+
+    def close(self) -> None:
+        """End it, once the servers are needed no more: on Linux those that it has started end with it."""
+        self.heal()
+        self._over.set()
         self._thread.join()
 
     def _work(self) -> None:
-        told: dict[str, Any] = {"kind": SERVER_KILL, "target": "lease store"}
-        while not self._healing.wait(self._dice.uniform(4, 8)):
-            self._diary.add("fault", "invoke", "", **told)
-            self._cluster.kill()
-            self._cluster.start()
-            self._diary.add("fault", "ok", "", **told)
+        try:
+            hand: list[str] = []
+            while not self._healing.wait(self._dice.uniform(4, 8)):
+                hand = hand or self._dice.sample(list(self._servers), len(self._servers))
+                kind = hand.pop()
+                told: dict[str, Any] = {"kind": kind, "target": kind.removesuffix(" kill")}
+                self._diary.add("fault", "invoke", "", **told)
+                self._servers[kind].kill()
+                self._servers[kind].start()
+                self._diary.add("fault", "ok", "", **told)
+        finally:
+            self.healed.set()
+        self._over.wait()

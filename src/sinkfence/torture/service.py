@@ -30,20 +30,28 @@ class Log:
         self._history = History(path, "service")
         self._lock = threading.Lock()
         self._ids: dict[str, list[str]] = {}
+        self._keys: set[str | None] = set()
         for event in read([path]):
-            self._ids.setdefault(event.job, []).append(event.value["id"])
+            self._keep(event)
 
     def of(self, job: str) -> list[str]:
         """What was applied to a job."""
         return self._ids.get(job, [])
 
+    def has(self, key: str) -> bool:
+        """Whether a step was applied."""
+        return key in self._keys
+
     def append(self, job: str, generation: int, key: str, **value: str | None) -> None:
         """Apply one effect."""
         with self._lock:
-            self._history.write(
-                Event(now(), "service", "effect", "ok", job, generation, key, {"sink": "http", **value})
-            )
-            self._ids.setdefault(job, []).append(str(value["id"]))
+            event = Event(now(), "service", "effect", "ok", job, generation, key, {"sink": "http", **value})
+            self._history.write(event)
+            self._keep(event)
+
+    def _keep(self, event: Event) -> None:
+        self._ids.setdefault(event.job, []).append(event.value["id"])
+        self._keys.add(event.key)
 
 
 def application(folder: Path) -> Starlette:
@@ -55,8 +63,11 @@ def application(folder: Path) -> Starlette:
     async def post(request: Request) -> JSONResponse:
         job = request.path_params["job"]
         token = await fence.admit(request.scope, job)
-        said = await request.json()
-        log.append(job, token.generation, request.headers["idempotency-key"], owner=token.owner, **said)
+        said, key = await request.json(), request.headers["idempotency-key"]
+        # Killed between effect and answer, it comes again, from a newer owner, whom the door lets in.
+        if log.has(key):
+            return JSONResponse({"applied": said["id"]})
+        log.append(job, token.generation, key, owner=token.owner, **said)
         return JSONResponse({"applied": said["id"]})
 
     async def get(request: Request) -> JSONResponse:
@@ -68,12 +79,12 @@ def application(folder: Path) -> Starlette:
 
 
 def main() -> None:
-    """Serve on a port of 127.0.0.1, the same one as before where the brief names it, and tell which."""
+    """Serve on the port of 127.0.0.1 that the brief names."""
     brief = child.enter()
     app = application(Path(brief["folder"]))
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
     with socket.create_server(("127.0.0.1", brief["port"])) as listener:
-        child.tell("listens", port=listener.getsockname()[1])
+        child.tell("listens")
         server.run(sockets=[listener])
 
 

@@ -16,12 +16,13 @@ import psycopg
 
 import sinkfence_postgres
 from sinkfence.demo.process import Process
+from sinkfence.demo.servers.binaries import free_ports
 from sinkfence.errors import NotEnforced
 from sinkfence.stores.sql import SqlStore
 from sinkfence.torture.checker import Violation, check
 from sinkfence.torture.destinations import SINKS
 from sinkfence.torture.history import now, read
-from sinkfence.torture.nemesis import KINDS, SERVER_KILL, Nemesis, ServerNemesis
+from sinkfence.torture.nemesis import KINDS, Nemesis, Server, ServerNemesis
 from sinkfence.torture.observer import TABLES, Observer, acknowledged
 from sinkfence.torture.run import NotRun, Run
 from sinkfence.torture.sabotage import SABOTAGES
@@ -76,14 +77,17 @@ class Trial:
         self.prepare()
         tail, sometimes = Tail(self.run.folder), Sometimes()
         with ExitStack() as stack:
-            url = self.run.places.service or stack.enter_context(closing(_Service(self.run.folder))).url
+            url, servers = self.run.places.service, dict[str, Server]()
+            if url is None:
+                service = stack.enter_context(closing(Service(self.run.folder)))
+                url, servers["service kill"] = service.url, service
             observer = stack.enter_context(closing(Observer(self.run, self.jobs, TTL)))
             kinds, nemeses = self.nemeses(url)
             stack.callback(end, nemeses)
-            server = self.server_nemesis()
+            server, more = self.server_nemesis(servers)
             if server is not None:
-                stack.callback(server.heal)
-            needed = (*kinds, SERVER_KILL) if server else kinds
+                stack.callback(server.close)
+            needed = (*kinds, *more)
             self.about(needed).write(self.run.folder)
             self.watch(tail, sometimes, needed, say)
             for nemesis in nemeses:
@@ -188,15 +192,18 @@ class Trial:
             nemesis.ready.wait()
         return kinds, started
 
-    def server_nemesis(self) -> ServerNemesis | None:
-        """Start the one that kills the server, where that is ours."""
-        cluster = self.run.places.cluster
+    def server_nemesis(self, servers: dict[str, Server]) -> tuple[ServerNemesis | None, tuple[str, ...]]:
+        """Start the one that kills the servers that are ours; return its kinds of faults as well."""
         if self.sabotage or not self.server_faults:
-            return None
-        if cluster is None:
-            self.not_run.append("server kills: the server is not ours")
-            return None
-        return ServerNemesis(cluster, f"{self.run.seed} server", self.run.history("nemesis server"))
+            return None, ()
+        if self.run.places.cluster is None:
+            self.not_run.append("kills of PostgreSQL: it is not ours")
+        else:
+            servers = servers | {"PostgreSQL kill": self.run.places.cluster}
+        if not servers:
+            return None, ()
+        diary = self.run.history("nemesis of servers")
+        return ServerNemesis(servers, f"{self.run.seed} servers", diary), tuple(servers)
 
     def watch(self, tail: Tail, sometimes: Sometimes, kinds: tuple[str, ...], say: Say) -> None:
         """Let it go on, and tell of it: until a sabotage is caught; on a slow host, for a while longer."""
@@ -215,13 +222,14 @@ class Trial:
         healed, end = now(), time.monotonic() + HEALING
         lacking = {(job, sink) for job in self.jobs for sink in SINKS}
         while lacking and time.monotonic() < end:
-            time.sleep(0.1)
-            new = tail.new()
-            sometimes.see(new)
-            done = acknowledged(new) if self.run.places.service else []
+            time.sleep(1.0)
+            sometimes.see(tail.new())
+            history = list(read(self.run.histories()))
+            if self.run.places.service:
+                history += acknowledged(history)
             lacking -= {
                 (event.job, event.value["sink"])
-                for event in [*new, *done]
+                for event in history
                 if event.f == "effect" and event.t >= healed
             }
 
@@ -250,17 +258,25 @@ class Trial:
         return SABOTAGES[self.sabotage].caught_by in {violation.invariant for violation in violations}
 
 
-class _Service:
-    """The service of a run: a process of its own."""
+class Service:
+    """The service of a run: a process of its own, on a port that stays its own."""
 
     def __init__(self, folder: Path) -> None:
-        self._process = Process("the service", "sinkfence.torture.service").__enter__()
-        self._process.begin({"folder": str(folder), "port": 0})
-        self.url = f"http://127.0.0.1:{self._process.hear('listens')['port']}"
+        self._folder, [self._port] = folder, free_ports(1)
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.start()
 
-    def close(self) -> None:
-        """End it."""
+    def start(self) -> None:
+        """Start it; return when it listens."""
+        self._process = Process("the service", "sinkfence.torture.service").__enter__()
+        self._process.begin({"folder": str(self._folder), "port": self._port})
+        self._process.hear("listens")
+
+    def kill(self) -> None:
+        """SIGKILL it."""
         self._process.__exit__()
+
+    close = kill
 
 
 def end(nemeses: list[Nemesis]) -> None:

@@ -15,8 +15,8 @@ from sinkfence.torture.proxy import FaultProxy, Stop
 
 MODULE: Final = "sinkfence.torture.nursery"
 
-WAIT: Final = 2.0
-"""Seconds that a fault waits for a message to hold."""
+WAIT: Final = 5.0
+"""Seconds that a fault waits for a job to be held, or for a message to hold."""
 
 Moment = Literal["taken over", "written"]
 """Once a successor has the job; or once its effects are there."""
@@ -103,10 +103,11 @@ class Victim:
 
     def zombie(self, sink: str, until: Moment, patience: float) -> bool:
         """Hold a request, kill its sender, and deliver it when somebody else has the job."""
+        held = self._holds()
         stop = self._caught(sink, "request")
         if stop is None:
             return False
-        held = self.held()
+        held = self.held() or held
         self.kill()
         try:
             return bool(held) and self.wait(held, until, patience)

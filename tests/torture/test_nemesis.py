@@ -1,0 +1,111 @@
+"""A run of the nemesis breaks nothing and counts; each sabotage is caught; what is kept is judged."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from sinkfence.torture.nemesis import KINDS
+from sinkfence.torture.places import Bucket, Places, places
+from sinkfence.torture.run import Run
+from sinkfence.torture.sabotage import SABOTAGES
+from sinkfence.torture.show import Wanted, torture
+from sinkfence.torture.trial import Service, Trial
+from sinkfence.torture.verdict import FINE, judge
+
+PROGRAM = "from sinkfence.cli import main; main()"
+
+SLOW = pytest.mark.timeout(400)  # on a busy host a run takes up to four times its seconds
+
+
+@pytest.fixture
+def there(postgres_server: Any, s3_server: Any) -> Iterator[Places]:
+    """A user's servers: a database, and the bucket of all tests."""
+    dsn = postgres_server.create_database()
+    with places(postgres_dsn=dsn, bucket=Bucket.on(s3_server)) as opened:
+        yield opened
+    postgres_server.drop_database(dsn)
+
+
+def check(folder: Path) -> subprocess.CompletedProcess[str]:
+    """What `sinkfence torture check` says."""
+    command = [sys.executable, "-c", PROGRAM, "torture", "check", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@SLOW
+def test_nothing_is_broken_and_the_run_counts(tmp_path: Path) -> None:
+    """25 seconds on servers of its own: every kind of fault takes place, and no invariant is broken."""
+    said: list[str] = []
+    into = tmp_path / "run"
+    code = torture(Wanted(seconds=25, seed=1, into=into), said.append)
+    assert code == FINE, "\n".join(said)
+    verdict = judge(into)
+    assert verdict.violations == []
+    assert verdict.lacking == []
+    assert set(verdict.about.kinds) >= {*KINDS[:5], "PostgreSQL kill", "service kill"}
+    assert all(verdict.sometimes.faults[kind] for kind in verdict.about.kinds)
+    assert said[0].startswith("seed 1:")
+    assert said[-2] == "nothing was broken"
+    # Offline, and also of a copy in which one acknowledged effect is missing.
+    done = check(into)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nothing was broken" in done.stdout
+    log = into / "service.jsonl"
+    effects = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(effects[:-1]))
+    done = check(into)
+    assert done.returncode == 1
+    assert done.stdout.startswith("D5 ")
+
+
+@SLOW
+@pytest.mark.parametrize("name", SABOTAGES)
+def test_a_sabotage_is_caught_by_its_name(name: str, there: Places, tmp_path: Path) -> None:
+    """One worker goes round the check: the invariant that is named for it is found broken."""
+    Trial(Run(tmp_path, 1, there), 30, sabotage=name).play(lambda *_: None)
+    verdict = judge(tmp_path)
+    assert verdict.caught, "\n".join(verdict.lines())
+    assert verdict.code == FINE
+
+
+@SLOW
+def test_a_users_servers(there: Places, tmp_path: Path) -> None:
+    """On a user's servers all has names of the run's own, no server is killed, and what stays is said."""
+    (tmp_path / "service").mkdir()
+    with closing(Service(tmp_path / "service")) as service:
+        mine = replace(there, service=service.url)
+        Trial(Run(tmp_path, 1, mine), 5).play(lambda *_: None)
+    verdict = judge(tmp_path)
+    assert verdict.violations == []
+    assert verdict.sometimes.effects["http"] > 0
+    assert "PostgreSQL kill" not in verdict.about.kinds
+    assert "kills of PostgreSQL: it is not ours" in verdict.about.not_run
+    assert any(there.run in what for what in verdict.about.left)
+    with psycopg.connect(there.postgres) as conn:
+        query = "SELECT job_id FROM sinkfence.mark"
+        assert all(job.startswith(there.prefix) for (job,) in conn.execute(query))
+
+
+def test_a_run_in_which_too_little_happened_is_inconclusive(tmp_path: Path) -> None:
+    """A history without faults proves nothing: the exit code is 4, and what was lacking is said."""
+    about = (
+        '{"run": "r", "seed": 1, "kinds": ["pause"], "not_run": [], "left": [],'
+        ' "sabotage": null, "caught_by": null}'
+    )
+    (tmp_path / "run.json").write_text(about)
+    done = check(tmp_path)
+    assert done.returncode == 4
+    assert "INCONCLUSIVE: takeovers: 0 of at least 3" in done.stdout
+    assert "no fault of the kind pause took place" in done.stdout
+    shutil.rmtree(tmp_path)
+    assert check(tmp_path).returncode == 2
