@@ -75,7 +75,7 @@ def jumping(scene: Scene) -> None:
     file = scene.run.folder / "offset"
     file.write_text("+0\n")
     clock = {"FAKETIME_TIMESTAMP_FILE": str(file)}
-    holder = scene.actor("the holder", environment=environment(clock), ttl=5.0, heartbeat=0.2)
+    holder = scene.actor("the holder", environment=environment(clock), ttl=60.0, heartbeat=0.2)
     other = scene.actor("another")
     first = holder.holds()
     for offset in JUMPS:

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 Answer = dict[str, Any]
 
 
+def opened(path: str) -> int:
+    """Open a fifo to read from; opened for both (fifo(7)) it waits for no writer, and has no end."""
+    return os.open(path, os.O_RDWR)
+
+
 def forks(worker: Worker, until: str) -> Answer:
     """Fork; the child tries what it has inherited, waits for a byte, and writes with the token it knows."""
     pid = os.fork()
@@ -37,23 +42,18 @@ def forks(worker: Worker, until: str) -> Answer:
         except LeaseLost:
             heard[name] = "LeaseLost"
     worker.history = worker.open_history(f"{worker.name}'s child")
+    fifo = opened(until)
     child.tell("inherited", **heard)
-    with open(until, "rb", buffering=0) as fifo:
-        fifo.read(1)
+    os.read(fifo, 1)
     child.tell("child", **worker.write())
     os._exit(0)
 
 
 def keep_gil(worker: Worker, until: str) -> Answer:
     """Read from a fifo in C, the GIL held: no thread of this process runs until somebody writes."""
-    fifo = os.open(until, os.O_RDONLY | os.O_NONBLOCK)
-    os.set_blocking(fifo, True)
-    # A writer of our own: else the end of file would be read at once, before the other one has opened it.
-    writer = os.open(until, os.O_WRONLY)
+    fifo = opened(until)
     child.tell("inside")
     ctypes.PyDLL(None).read(fifo, ctypes.create_string_buffer(1), 1)
-    os.close(fifo)
-    os.close(writer)
     return {"over": worker.lease.remaining() == 0}
 
 
@@ -74,9 +74,9 @@ def block_loop(worker: Worker, until: str) -> Answer:
                 end = lease.lease_until.timestamp()
                 worker.acquired(worker.token, end)
                 worker.note("arm", "ok", lease.generation, owner=worker.token.owner)
+                fifo = opened(until)
                 child.tell("blocks", until=end)
-                with open(until, "rb", buffering=0) as fifo:  # it is to block the loop
-                    fifo.read(1)
+                os.read(fifo, 1)
                 worker.token = lease.token  # LeaseLost, where it is over
                 return worker.write()
 
