@@ -52,7 +52,7 @@ def test_nothing_is_broken_and_the_run_counts(tmp_path: Path) -> None:
     verdict = judge(into)
     assert verdict.violations == []
     assert verdict.lacking == []
-    assert set(verdict.about.kinds) >= {*KINDS[:5], "PostgreSQL kill", "service kill"}
+    assert set(verdict.about.kinds) >= {*KINDS[:5], "PostgreSQL kill", "S3 kill", "service kill"}
     assert all(verdict.sometimes.faults[kind] for kind in verdict.about.kinds)
     assert said[0].startswith("seed 1:")
     assert said[-2] == "nothing was broken"
@@ -89,7 +89,7 @@ def test_a_users_servers(there: Places, tmp_path: Path) -> None:
     assert verdict.violations == []
     assert verdict.sometimes.effects["http"] > 0
     assert "PostgreSQL kill" not in verdict.about.kinds
-    assert "kills of PostgreSQL: it is not ours" in verdict.about.not_run
+    assert "PostgreSQL kill: it is not ours" in verdict.about.not_run
     assert any(there.run in what for what in verdict.about.left)
     with psycopg.connect(there.postgres) as conn:
         query = "SELECT job_id FROM sinkfence.mark"

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 
 from sinkfence.demo.servers.cluster import Cluster
 from sinkfence.demo.servers.postgres import postgres
-from sinkfence.demo.servers.s3 import S3Server, s3
+from sinkfence.demo.servers.s3 import S3Server, Weed, weed
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -62,6 +62,8 @@ class Places:
     cluster: Cluster | None = field(default=None, repr=False)
     """The embedded server's process, to crash and restart it; None for a server of the user's."""
 
+    weed: Weed | None = field(default=None, repr=False)
+    """The embedded S3 server's process, as `cluster`."""
     left: tuple[str, ...] = ()
     """What a run leaves on the user's servers, in words. Of our own nothing is left."""
 
@@ -80,11 +82,15 @@ def places(
     Raises:
         ServerError: a server could not be had.
         psycopg.OperationalError: the user's database cannot be reached.
+        ValueError: the database is not given by a URI.
     """
     import psycopg
 
+    if postgres_dsn is not None and "://" not in postgres_dsn:
+        raise ValueError("--postgres takes a URI: postgresql://USER@HOST:5432/DATABASE")
     run = f"torture_{secrets.token_hex(4)}"
     cluster: Cluster | None = None
+    started: Weed | None = None
     left: list[str] = []
     if postgres_dsn is not None:
         left += [
@@ -101,10 +107,11 @@ def places(
             server = servers.enter_context(postgres())
             postgres_dsn, cluster = server.create_database(), server.cluster
         if bucket is None:
-            bucket = Bucket.on(servers.enter_context(s3()))
+            started = servers.enter_context(weed())
+            bucket = Bucket.on(started.server)
         with psycopg.connect(postgres_dsn) as conn:
             conn.execute(f"CREATE SCHEMA {run}".encode())
-        yield Places(run, within(postgres_dsn, run), bucket, service, cluster, tuple(left))
+        yield Places(run, within(postgres_dsn, run), bucket, service, cluster, started, tuple(left))
 
 
 def within(dsn: str, schema: str) -> str:

@@ -196,10 +196,12 @@ class Trial:
         """Start the one that kills the servers that are ours; return its kinds of faults as well."""
         if self.sabotage or not self.server_faults:
             return None, ()
-        if self.run.places.cluster is None:
-            self.not_run.append("kills of PostgreSQL: it is not ours")
-        else:
-            servers = servers | {"PostgreSQL kill": self.run.places.cluster}
+        ours = {"PostgreSQL kill": self.run.places.cluster, "S3 kill": self.run.places.weed}
+        for kind, server in ours.items():
+            if server is None:
+                self.not_run.append(f"{kind}: it is not ours")
+            else:
+                servers = servers | {kind: server}
         if not servers:
             return None, ()
         diary = self.run.history("nemesis of servers")

@@ -7,10 +7,11 @@ import json
 import secrets
 from collections.abc import Generator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sinkfence.demo.servers import binaries
-from sinkfence.demo.servers.supervised import supervised
+from sinkfence.demo.servers.supervised import Supervised, supervised
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -54,6 +55,46 @@ class S3Server:
         )
 
 
+class Weed:
+    """SeaweedFS's process, to crash and restart it."""
+
+    def __init__(self, process: Supervised, weed: Path) -> None:
+        self._process, self._weed = process, weed
+        self._ports = dict(zip(SERVICES, binaries.free_ports(len(SERVICES)), strict=True))
+        self.server = S3Server(
+            f"http://127.0.0.1:{self._ports['s3']}", secrets.token_hex(10), secrets.token_hex(20), "sinkfence"
+        )
+        (process.folder / "identities.json").write_text(identities(self.server))
+        (process.folder / "data").mkdir()
+
+    def start(self) -> None:
+        """Start it; after `kill` it comes back on the same folder and ports.
+
+        Raises:
+            ServerError: it could not be started.
+        """
+        # It makes these in /tmp, whatever TMPDIR says, and leaves them there.
+        litter = [f"/tmp/seaweedfs-{name}-grpc-{port + GRPC}.sock" for name, port in self._ports.items()]  # noqa: S108
+        server = self.server
+        self._process.start([self._weed, *flags(self._ports, server.bucket)], litter=litter)
+        with contextlib.closing(server.client(**IMPATIENT)) as client:
+            self._process.wait(lambda code: code is None and writable(client, server.bucket))
+
+    def kill(self) -> None:
+        """SIGKILL it; return when it has gone."""
+        self._process.ask(do="kill")
+
+
+@contextlib.contextmanager
+def weed() -> Generator[Weed]:
+    """Run an S3 server as `s3`, and give its process."""
+    program = binaries.find_weed()
+    with supervised("SeaweedFS", binaries.temporary()) as process:
+        started = Weed(process, program)
+        started.start()
+        yield started
+
+
 @contextlib.contextmanager
 def s3() -> Generator[S3Server]:
     """Run an S3 server on 127.0.0.1; at the end, or when this process is killed, nothing of it stays.
@@ -61,20 +102,8 @@ def s3() -> Generator[S3Server]:
     Raises:
         ServerError: it could not be found or started; the message says what to do.
     """
-    weed = binaries.find_weed()
-    with supervised("SeaweedFS", binaries.temporary()) as process:
-        ports: dict[str, int] = dict(zip(SERVICES, binaries.free_ports(len(SERVICES)), strict=True))
-        server = S3Server(
-            f"http://127.0.0.1:{ports['s3']}", secrets.token_hex(10), secrets.token_hex(20), "sinkfence"
-        )
-        (process.folder / "identities.json").write_text(identities(server))
-        (process.folder / "data").mkdir()
-        # It makes these in /tmp, whatever TMPDIR says, and leaves them there.
-        litter = [f"/tmp/seaweedfs-{name}-grpc-{port + GRPC}.sock" for name, port in ports.items()]  # noqa: S108
-        process.start([weed, *flags(ports, server.bucket)], litter=litter)
-        with contextlib.closing(server.client(**IMPATIENT)) as client:
-            process.wait(lambda code: code is None and writable(client, server.bucket))
-        yield server
+    with weed() as started:
+        yield started.server
 
 
 def flags(ports: dict[str, int], bucket: str) -> list[str]:
