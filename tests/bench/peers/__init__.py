@@ -34,5 +34,7 @@ def bench(small: bool) -> Iterator[str]:
 def row(package: str, seen: Seen) -> str:
     """Return a line of the table."""
     outcomes = ["taken" if taken else "refused" for taken in (seen.written, seen.completed)]
+    if seen.completed and seen.last == seen.record:
+        outcomes[1] = "taken, and stands"
     successor = "has finished" if seen.finished else "is at work"
     return f"| {' | '.join([package, successor, *outcomes, '; '.join(seen.heard) or 'nothing'])} |"

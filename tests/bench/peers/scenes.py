@@ -38,6 +38,8 @@ class Seen:
     """By whom it is done for the package: first, second, nobody; or how often it is; or `held` or `free`."""
     heard: list[str]
     finished: bool
+    last: str
+    """The record once more, when both have ended."""
 
     @property
     def written(self) -> bool:
@@ -121,7 +123,11 @@ def play(name: str, server: PostgresServer, redis: str, *, finished: bool) -> Se
             first.process.send_signal(signal.SIGCONT)
             heard = first.end()
             [body] = admin.execute("select body from doc").fetchone()
-            return Seen(body, once(name, "record", dsn, redis), heard, finished)
+            record = once(name, "record", dsn, redis)
+            if not finished:
+                second.go()
+                second.end()
+            return Seen(body, record, heard, finished, once(name, "record", dsn, redis))
     finally:
         for worker in workers:
             worker.kill()

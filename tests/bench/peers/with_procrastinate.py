@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from typing import Any
 
@@ -40,16 +39,6 @@ def prepare(stage: Stage) -> None:
 
 
 def work(stage: Stage) -> None:
-    class Listener(logging.Handler):
-        def emit(self, entry: logging.LogRecord) -> None:
-            error = entry.exc_info[1] if entry.exc_info else None
-            while error is not None and error.__cause__ is not None:
-                error = error.__cause__
-            if error is not None:
-                stage.heard.append(f"completion: {type(error).__name__}: {error}".partition("\n")[0])
-
-    logging.getLogger("procrastinate").addHandler(Listener(logging.WARNING))
-
     async def run() -> None:
         app, end = _app(stage), time.monotonic() + PATIENCE
         async with app.open_async():
