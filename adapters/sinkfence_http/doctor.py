@@ -15,6 +15,7 @@ from sinkfence.tokens import Token
 from sinkfence_http import wire
 from sinkfence_http.calls import Sign
 from sinkfence_http.forgery import forged
+from sinkfence_http.replies import Reply, meaning
 
 if TYPE_CHECKING:
     import requests
@@ -33,15 +34,8 @@ TIMEOUT: Final = 10.0
 
 _REFUSED: Final[Mapping[str, int]] = {"unauthentic-token": 403, "malformed-token": 400}
 _CONFLICT: Final[Mapping[str, int]] = {"generation-conflict": 412, "stale-token": 412}
-_UNAVAILABLE: Final = frozenset({"fence-unavailable", "previous-owner-in-flight"})
 _SIGN: Final = "sign as the workers do: key, kid, alg, issuer and audience"
 _LEASE: Final = "if it looks numbers up, show it a lease (bearer=, --store)"
-
-
-@dataclass(frozen=True, slots=True)
-class _Reply:
-    status: int
-    said: wire.Status | None
 
 
 def doctor(
@@ -182,7 +176,7 @@ class _Examination:
         expected: Mapping[str, int],
         rounds: int = 1,
     ) -> None:
-        reply: _Reply | None = None
+        reply: Reply | None = None
         for _ in range(rounds):
             try:
                 reply = self._send(place, tokens)
@@ -194,9 +188,9 @@ class _Examination:
         if reply is not None:
             self._judge(place, name, reply, expected)
 
-    def _judge(self, place: _Place, name: str, reply: _Reply, expected: Mapping[str, int]) -> bool:
+    def _judge(self, place: _Place, name: str, reply: Reply, expected: Mapping[str, int]) -> bool:
         """Tell what an answer means, and return whether it is the one that a fenced service gives."""
-        grade, says, advice = _meaning(reply, expected)
+        grade, says, advice = meaning(reply, expected)
         self._tell(place.name + name, grade, says, advice)
         return grade in ("ok", "weak")
 
@@ -207,7 +201,7 @@ class _Examination:
     def _tell(self, name: str, grade: Grade, says: str, advice: str) -> None:
         self.findings.append(Finding(name, grade, says, advice))
 
-    def _send(self, place: _Place, tokens: Sequence[str]) -> _Reply:
+    def _send(self, place: _Place, tokens: Sequence[str]) -> Reply:
         """Send one request, over a connection of its own, by the session's settings."""
         import requests
         from urllib3 import HTTPHeaderDict
@@ -225,7 +219,7 @@ class _Examination:
         transmit = getattr(adapter, "transmit", adapter.send)  # a FencedAdapter would put its own token on
         response = transmit(request, timeout=TIMEOUT, **settings)
         response.close()
-        return _Reply(response.status_code, wire.parse_status(response.headers.get(wire.STATUS)))
+        return Reply(response.status_code, wire.parse_status(response.headers.get(wire.STATUS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,30 +229,3 @@ class _Place:
     method: str
     url: str
     name: str
-
-
-def _meaning(reply: _Reply, expected: Mapping[str, int]) -> tuple[Grade, str, str]:
-    """Return what an answer says of the service: a grade, why, and what to do."""
-    status, word = reply.status, reply.said.word if reply.said else None
-    wanted = " or ".join(f"{code} {name}" for name, code in expected.items())
-    if word is not None and word in expected:
-        if status == expected[word]:
-            return "ok", f"{status} {word}", ""
-        says = f"answered {status}, and {word} in Fencing-Status: something on the way changes the status"
-        return "weak", says, "have the proxy pass statuses on: callers of other makers may decide by them"
-    if word in ("accepted", "armed", "not-guarded"):
-        advice = "look at the Fence's verifier, and whether all hosts share their marks"
-        return "broken", f"LET IN: answered {status} {word}, and not {wanted}", advice
-    if word in _UNAVAILABLE:
-        return "unknown", f"answered {status} {word}", "see why its gate can't be asked, and ask again"
-    if word is not None:
-        return "unknown", f"answered {status} {word}, and not {wanted}", "see why, and ask again"
-    bare = f"answered {status} without Fencing-Status, and not {wanted}"
-    if status in expected.values():
-        advice = "have the proxy pass Fencing-Status on: callers take each success for one of no fence"
-        return "broken", bare, advice
-    if status in (401, 407, 429) or status >= 500 or not 200 <= status <= 599:
-        return "unknown", bare, "have the doctor let in (a header, a session), or ask again"
-    if 300 <= status < 400:
-        return "unknown", f"{bare}: it leads elsewhere", "give the address that it leads to"
-    return "broken", f"{bare}: no door stands there", "mount the middleware there, or give its address"
