@@ -78,11 +78,14 @@ def test_a_fault_that_does_not_take_place_shows_nothing(run: Run, monkeypatch: p
 
 
 def test_what_is_missing_here_is_not_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without PgBouncer that scenario is not run, and says why."""
+    """Without PgBouncer, or without the right to mount, that scenario is not run, and says why."""
     monkeypatch.setattr(pooled, "PGBOUNCER", None)
     assert perform("pooler", SCENARIOS["pooler"], run) == Verdict(
         "not run", "there is no pgbouncer on the PATH"
     )
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    verdict = perform("disk-full", SCENARIOS["disk-full"], run)
+    assert verdict == Verdict("not run", "to mount a small disk takes root, on Linux")
 
 
 def test_a_point_that_does_not_hold_is_a_failure(run: Run) -> None:
