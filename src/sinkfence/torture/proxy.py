@@ -107,8 +107,8 @@ class FaultProxy:
     def next(self, direction: Direction, beginning: bytes = b"") -> Stop:
         """Hold the next message that begins so, on whatever connection."""
         stop = Stop(Place(0, direction, 0), beginning)
-        with self._lock:
-            self._stops.append(stop)
+        with self._lock:  # what is over is dropped: a soak has thousands of them
+            self._stops = [each for each in self._stops if not each.over.is_set()] + [stop]
         return stop
 
     def forget(self) -> None:
