@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import psycopg
+
 from sinkfence.demo.process import ProcessFailed
 from sinkfence.demo.servers.supervised import ServerError
 from sinkfence.torture.checker import Violation, check
@@ -47,7 +49,7 @@ def perform(name: str, scenario: Scenario, run: Run, *, fenced: bool = True) -> 
             scenario.play(opened)
     except NotRun as error:
         return Verdict("not run", str(error))
-    except (Inconclusive, TimeoutError, ServerError) as error:
+    except (Inconclusive, TimeoutError, ServerError, psycopg.Error) as error:
         verdict = Verdict("inconclusive", str(error))
     except (Broken, ProcessFailed) as error:
         verdict = Verdict("failed", str(error))
