@@ -18,8 +18,9 @@ from sinkfence.torture.nemesis import KINDS
 from sinkfence.torture.places import Bucket, Places, places
 from sinkfence.torture.run import Run
 from sinkfence.torture.sabotage import SABOTAGES
+from sinkfence.torture.serving import Service
 from sinkfence.torture.show import Wanted, torture
-from sinkfence.torture.trial import Service, Trial
+from sinkfence.torture.trial import Trial
 from sinkfence.torture.verdict import FINE, judge
 
 PROGRAM = "from sinkfence.cli import main; main()"

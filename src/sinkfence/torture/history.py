@@ -51,7 +51,7 @@ class Event:
     job: str
     generation: int | None = None
     key: str | None = None
-    value: dict[str, Any] = field(default_factory=dict)
+    value: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def line(self) -> str:
         """The event as JSON, without the fields that it has not."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from sinkfence.errors import LeaseHeld
 from sinkfence.grants import Grant, Store
@@ -102,7 +102,7 @@ class ClientClockStore(Honest):
     caught_by = "S2"
 
     def store(self, store: SqlStore) -> Store:
-        return _ByClientClock(store)
+        return cast("Store", _ByClientClock(store))
 
 
 class _ByClientClock:

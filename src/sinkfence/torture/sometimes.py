@@ -45,6 +45,8 @@ class Sometimes:
                     self.effects[event.value.get("sink", "")] += 1
                 case "fault", "ok":
                     self.faults[event.value["kind"]] += 1
+                case _:
+                    pass
 
     def lacking(self, kinds: Iterable[str]) -> list[str]:
         """What happened too rarely, in words; none where the run counts."""

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import psycopg
 
 import sinkfence_postgres
-from sinkfence.demo.process import Process
-from sinkfence.demo.servers.binaries import free_ports
 from sinkfence.errors import NotEnforced
 from sinkfence.stores.sql import SqlStore
 from sinkfence.torture.checker import Violation, check
+from sinkfence.torture.clocks import clock_of, faketime
 from sinkfence.torture.destinations import SINKS
 from sinkfence.torture.history import now, read
 from sinkfence.torture.nemesis import KINDS, Nemesis, Server, ServerNemesis
 from sinkfence.torture.observer import TABLES, Observer, acknowledged
 from sinkfence.torture.run import NotRun, Run
 from sinkfence.torture.sabotage import SABOTAGES
+from sinkfence.torture.serving import Service
 from sinkfence.torture.sometimes import Sometimes, Tail
 from sinkfence.torture.verdict import About
 from sinkfence.torture.victim import Victim
@@ -260,27 +258,6 @@ class Trial:
         return SABOTAGES[self.sabotage].caught_by in {violation.invariant for violation in violations}
 
 
-class Service:
-    """The service of a run: a process of its own, on a port that stays its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, [self._port] = folder, free_ports(1)
-        self.url = f"http://127.0.0.1:{self._port}"
-        self.start()
-
-    def start(self) -> None:
-        """Start it; return when it listens."""
-        self._process = Process("the service", "sinkfence.torture.service").__enter__()
-        self._process.begin({"folder": str(self._folder), "port": self._port})
-        self._process.hear("listens")
-
-    def kill(self) -> None:
-        """SIGKILL it."""
-        self._process.__exit__()
-
-    close = kill
-
-
 def end(nemeses: list[Nemesis]) -> None:
     """Have all workers killed, and wait for it.
 
@@ -308,27 +285,3 @@ def address(url: str, port: int | None = None) -> tuple[str, int]:
     if not parts.hostname or not port:
         raise ValueError(f"{parts.scheme}://{parts.hostname}: a network has to lead there, to be disturbed")
     return parts.hostname, port
-
-
-def faketime() -> Path:
-    """Return the library that sets a process's wall clock off.
-
-    Raises:
-        NotRun: it is not there.
-    """
-    spec = importlib.util.find_spec("libfaketime")
-    library = Path(spec.origin or "").parent / "vendor/libfaketime/src/libfaketime.so.1" if spec else None
-    if library is None or not library.exists():
-        raise NotRun("pip install libfaketime")
-    return library
-
-
-def clock_of(file: Path, library: Path) -> tuple[Path, dict[str, str]]:
-    """Return the file that says by how much a worker's wall clock is off, and what has the worker read it."""
-    file.write_text("+0\n")
-    return file, {
-        "LD_PRELOAD": str(library),
-        "FAKETIME_TIMESTAMP_FILE": str(file),
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "FAKETIME_NO_CACHE": "1",
-    }

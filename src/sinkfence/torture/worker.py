@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import psycopg
-import sqlalchemy as sa
 import urllib3.util.connection
 from botocore.exceptions import BotoCoreError, ClientError
+from sqlalchemy.exc import SQLAlchemyError
 
 from sinkfence import JobCompleted, LeaseLost, Leases, OutcomeUnknown, StaleToken
 from sinkfence.errors import SinkfenceError
@@ -41,7 +41,7 @@ from sinkfence.torture.places import Bucket
 ATTEMPTS: Final = 3
 """How often a step is sent whose outcome stays unknown."""
 
-NOT_DONE: Final = (SinkfenceError, psycopg.Error, sa.exc.SQLAlchemyError)
+NOT_DONE: Final = (SinkfenceError, psycopg.Error, SQLAlchemyError)
 """By these, apart from OutcomeUnknown, the library says that nothing was done: it is taken at its word."""
 
 LOST: Final = (*NOT_DONE, BotoCoreError, ClientError, OSError)

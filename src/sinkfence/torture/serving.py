@@ -1,0 +1,29 @@
+"""The service of a run as its process: started, killed, started again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sinkfence.demo.process import Process
+from sinkfence.demo.servers.binaries import free_ports
+
+
+class Service:
+    """The service of a run: a process of its own, on a port that stays its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, [self._port] = folder, free_ports(1)
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.start()
+
+    def start(self) -> None:
+        """Start it; return when it listens."""
+        self._process = Process("the service", "sinkfence.torture.service").__enter__()
+        self._process.begin({"folder": str(self._folder), "port": self._port})
+        self._process.hear("listens")
+
+    def kill(self) -> None:
+        """SIGKILL it."""
+        self._process.__exit__()
+
+    close = kill
