@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from sinkfence.errors import LeaseHeld
-from sinkfence.stores.sql import SqlStore
+from sinkfence.stores.sql import SqlStore, sessions
 from sinkfence.stores.sql import aio as sql_aio
 from sinkfence.tokens import Token
 
@@ -48,6 +48,30 @@ def test_what_is_sent_often_is_prepared(pg: SqlStore) -> None:
     for i in range(OFTEN):
         a_turn(pg, f"a:{i}")
     assert len(prepared_in(pg)) == 3
+
+
+def test_no_two_sessions_name_their_statements_alike(
+    pg_url: str, open_store: Callable[..., SqlStore]
+) -> None:
+    """Were they to meet in one process, one would miss its statement, and not execute the other's."""
+    names: list[str] = []
+    for store in open_store(pg_url), open_store(pg_url):
+        for i in range(OFTEN):
+            a_turn(store, f"a:{i}")
+        with session_of(store) as session:
+            names += [row[0] for row in session.execute("SELECT name FROM pg_prepared_statements")]
+    assert len(names) == len(set(names)) == 6
+
+
+def test_without_names_apart_nothing_is_prepared(
+    pg_url: str, open_store: Callable[..., SqlStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A psycopg that numbers its statements in another way is not trusted with them."""
+    monkeypatch.setattr(sessions, "_names_apart", lambda _: False)
+    store = open_store(pg_url)
+    for i in range(OFTEN):
+        a_turn(store, f"a:{i}")
+    assert prepared_in(store) == []
 
 
 def test_an_engine_may_say_that_nothing_is_prepared(pg_url: str, open_store: Callable[..., SqlStore]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from typing import Any, Final
 
@@ -17,8 +18,9 @@ def begin(connection: Any, _record: object) -> None:
     driver = getattr(connection, "driver_connection", connection)
     _missed_when_silent(driver)
     # What an engine has set to None stays None.
-    if getattr(driver, "prepare_threshold", None) is not None and not _is_ours(connection, driver):
-        driver.prepare_threshold = None
+    if getattr(driver, "prepare_threshold", None) is not None:
+        named_apart = _is_ours(connection, driver) and _names_apart(driver)
+        driver.prepare_threshold = driver.prepare_threshold if named_apart else None
     if type(driver).__module__.startswith("sqlite3"):
         _durable(driver)
 
@@ -36,6 +38,19 @@ def _is_ours(connection: Any, driver: Any) -> bool:
         return bool(cursor.fetchone()[0] == driver.info.backend_pid)
     finally:
         cursor.close()
+
+
+def _names_apart(driver: Any) -> bool:
+    """Have its statements named from a random number on; whether that could be done.
+
+    Should a pooler ever name at the login the process that serves its first statement, two clients' names
+    still never meet: a statement is missing then (26000), and nobody executes another's.
+    """
+    names: Any = getattr(driver, "_prepared", None)  # psycopg has no public way
+    if not isinstance(getattr(names, "_prepared_idx", None), int):
+        return False
+    names._prepared_idx = secrets.randbits(62)
+    return True
 
 
 def _durable(driver: Any) -> None:
