@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import Barrier
 
 import psycopg
 import pytest
+from sqlalchemy import event
 
 from sinkfence.errors import (
     GenerationExhausted,
@@ -289,6 +290,29 @@ def test_a_predecessor_and_the_owner_complete_at_once(store: Store) -> None:
         assert isinstance(answers[0], LeaseLost)
         assert answers[1] is None
         assert store.get(JOB).result == "new"
+
+
+def test_a_pause_before_sending_changes_nothing(url: str, open_store: Callable[..., SqlStore]) -> None:
+    """C14: two clients stop between the making of a request and its sending, for longer than the ttl."""
+    clients, ttl = [open_store(url) for _ in range(2)], 0.1
+    barrier, other = Barrier(2), open_store(url)
+    meanwhile = other.acquire("meanwhile", "c:1", 3 * ttl)
+
+    def pause(*_: object) -> None:
+        while other.get("meanwhile").remaining > 0:
+            pass
+        barrier.wait(60)
+
+    for client in clients:
+        client.check()
+        event.listen(client._here().work, "checkout", pause)  # the statement is made by then
+    answers = race([partial(client.acquire, JOB, f"a:{n}", ttl) for n, client in enumerate(clients)])
+    won = [answer for answer in answers if isinstance(answer, Grant)]
+    # On a slow machine the second may come when the ttl of the first is over.
+    assert sorted(grant.token.generation for grant in won) == list(range(1, len(won) + 1))
+    assert all(isinstance(answer, LeaseHeld) for answer in answers if answer not in won), answers
+    whole = timedelta(seconds=ttl - 0.002)  # less what is rounded
+    assert all(grant.lease_until >= meanwhile.lease_until + whole for grant in won)
 
 
 def test_cleaners_cannot_take_a_new_owners_turn(store: Store) -> None:
