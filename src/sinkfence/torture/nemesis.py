@@ -73,7 +73,8 @@ class Nemesis:
                 victim.start()
                 self.ready.set()
                 while not self._healing.wait(self._dice.uniform(*self._gaps)):
-                    self._do(self._draw(), victim)
+                    if self._kinds:
+                        self._do(self._draw(), victim)
                 victim.heal()
                 self.healed.set()
                 self._over.wait()

@@ -18,6 +18,8 @@ class Honest:
 
     caught_by = ""
     """The invariant that has to catch it."""
+    is_late: bool = True
+    """Whether it is the saboteur who is made late, or all others."""
     networks: tuple[str, ...] = ("postgres",)
     """Where requests are held, to be late."""
     sinks_of_all: tuple[str, ...] = SINKS
@@ -82,6 +84,7 @@ class NoArm(Honest):
     """Reads before the destination knows of it, so that what the owner before still writes is overwritten."""
 
     caught_by = "D3"
+    is_late = False
     networks = ("s3",)
     sinks_of_all = ("s3",)
     until = "taken over"

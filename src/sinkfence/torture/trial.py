@@ -153,8 +153,8 @@ class Trial:
             kinds, library = tuple(kind for kind in kinds if kind != "clock jump"), None
         sinks: tuple[str, ...] = SINKS
         late: dict[str, Any] = {}
-        if self.sabotage:
-            saboteur = SABOTAGES[self.sabotage]
+        saboteur = SABOTAGES[self.sabotage] if self.sabotage else None
+        if saboteur is not None:
             sinks = saboteur.sinks_of_all
             late = {"networks": saboteur.networks, "moments": (saboteur.until,), "gaps": (0.1, 0.5)}
         started: list[Nemesis] = []
@@ -179,7 +179,7 @@ class Trial:
             nemesis = Nemesis(
                 name,
                 partial(Victim, name, brief, upstreams, places.postgres, clock),
-                kinds=kinds,
+                kinds=kinds if saboteur is None or saboteur.is_late == (number == 1) else (),
                 seed=f"{run.seed} {name}",
                 ttl=TTL,
                 **late,
