@@ -66,7 +66,7 @@ class Replay:
     """
 
     def __init__(self, connection: Callable[[], AbstractContextManager[Any]], max_body: int) -> None:
-        self.max_body = positive(max_body)
+        self.max_body: int = positive(max_body)
         self._connection = connection
 
     @contextmanager

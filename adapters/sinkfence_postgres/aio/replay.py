@@ -18,7 +18,7 @@ class Replay:
     """As `sinkfence_postgres.replay.Replay`."""
 
     def __init__(self, connection: Callable[[], AbstractAsyncContextManager[Any]], max_body: int) -> None:
-        self.max_body = positive(max_body)
+        self.max_body: int = positive(max_body)
         self._connection = connection
 
     @asynccontextmanager
