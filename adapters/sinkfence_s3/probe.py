@@ -75,9 +75,9 @@ class Trial:
     """The keys of one probe; at its end they go, with `clean`."""
 
     def __init__(self, client: S3Client, bucket: str, prefix: str) -> None:
-        self.store = Store(client, bucket)
-        self.folder = f"{prefix}{FOLDER}/{uuid.uuid4()}/"
-        self.left = 0
+        self.store: Store = Store(client, bucket)
+        self.folder: str = f"{prefix}{FOLDER}/{uuid.uuid4()}/"
+        self.left: int = 0
         """How many keys `clean` could not delete."""
         self._made: set[tuple[str, str | None]] = set()  # adding is atomic
 

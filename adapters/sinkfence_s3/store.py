@@ -60,7 +60,7 @@ class Store:
         client.meta.events.register_first("before-send.s3.PutObject", _note_sending, unique_id="sinkfence")
         self.client = client
         self.bucket = bucket
-        self.etags = Etags()
+        self.etags: Etags = Etags()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,10 @@ class Exchange:
     def __init__(self, store: Store, key: str) -> None:
         self.store = store
         self.key = key
-        self.requests = 0
+        self.requests: int = 0
         self.version: str | None = None
         """The version that the last write made, in a bucket that keeps versions."""
-        self.sent = False
+        self.sent: bool = False
         """Whether the last write began to be sent, or failed before: for want of credentials, say."""
         self._bare = False
 

@@ -58,7 +58,7 @@ class Upload:
         progress: Callable[[int], object] | None,
         admit: Callable[[], bool],
     ) -> None:
-        self.size = 0
+        self.size: int = 0
         """Bytes written so far."""
         self._name = fresh_name(bearer.token.generation)
         self._exchange = Exchange(store, folder(key) + self._name)
@@ -72,7 +72,7 @@ class Upload:
         self._hash = hashlib.sha256()
         self._finished = False
         self._given_up = False
-        self.broken = False
+        self.broken: bool = False
         """Whether a piece was taken in part only: its writer may have caught the error, and go on."""
         self._sent = False
         """Whether there is a data object, or may be."""
