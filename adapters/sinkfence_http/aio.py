@@ -143,7 +143,7 @@ class HostReplay:
     """As the sync one, in threads: SQLite has no other way."""
 
     def __init__(self, replay: host_replay.HostReplay) -> None:
-        self.max_body = replay.max_body
+        self.max_body: int = replay.max_body
         self._replay = replay
         self._threads = Threads()
 
@@ -180,7 +180,7 @@ class HostClaim:
         self._claim = claim
         self._threads = threads
         self.state: State = claim.state
-        self.answer = claim.answer
+        self.answer: str | None = claim.answer
 
     async def keep(self, answer: str) -> None:
         """As `sinkfence.sinks.Claim.keep`."""

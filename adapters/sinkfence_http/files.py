@@ -20,7 +20,7 @@ class Held:
     __slots__ = ("fd",)
 
     def __init__(self, fd: int) -> None:
-        self.fd = fd
+        self.fd: int = fd
 
 
 _held: Final[set[Held]] = set()

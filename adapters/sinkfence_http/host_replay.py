@@ -37,7 +37,7 @@ class HostReplay:
     """
 
     def __init__(self, folder: Path, max_body: int) -> None:
-        self.max_body = positive(max_body)
+        self.max_body: int = positive(max_body)
         self._folder = folder
 
     @contextmanager
@@ -132,7 +132,7 @@ class Attempt:
     """A file that is locked for as long as an attempt runs: a process that is killed lets go of it, too."""
 
     def __init__(self, folder: Path) -> None:
-        self.name = f"attempt-{secrets.token_hex(16)}"
+        self.name: str = f"attempt-{secrets.token_hex(16)}"
         self._path = folder / self.name
         # Nobody else knows the name yet.
         self._held = files.hold(str(self._path), os.O_RDWR | os.O_CREAT | os.O_EXCL, fcntl.LOCK_EX)
