@@ -88,10 +88,8 @@ class Unhurried:
         self._store = store
         # The loop itself refers to its tasks weakly.
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.durable = store.durable
-        self.jumps = store.jumps
-        self.renew = store.renew
-        self.complete = store.complete
+        self.durable: bool = store.durable
+        self.jumps: bool = store.jumps
 
     async def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
         """As `Store.acquire`."""
@@ -101,6 +99,14 @@ class Unhurried:
         """As `Store.reacquire_above`, for `PATIENCE` seconds."""
         asking = self._store.reacquire_above(token, n, owner, ttl)
         return await self._whole(token.job_id, ttl, asking, self._give_back, PATIENCE)
+
+    async def renew(self, token: Token, ttl: float, conn: object = None) -> datetime:
+        """As `Store.renew`."""
+        return await self._store.renew(token, ttl, conn)
+
+    async def complete(self, token: Token, result: str | None, conn: object = None) -> None:
+        """As `Store.complete`."""
+        await self._store.complete(token, result, conn)
 
     async def release(self, token: Token, conn: object = None) -> None:
         """As `Store.release`, for `PATIENCE` seconds. In the caller's own transaction it is the caller's."""

@@ -16,7 +16,7 @@ class FakeLease:
         self._token = token
         self._clock = clock
         self._until = clock() + ttl
-        self.lost = threading.Event()
+        self.lost: threading.Event = threading.Event()
         """Set once a sink has refused the token, or `lose` was called by the test."""
         self.refusals: list[StaleToken] = []
         """What sinks said, in their order."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from copy import copy
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -36,7 +36,8 @@ SETTINGS = settings(
     phases=(Phase.generate, Phase.shrink),
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.filter_too_much),
 )
-generations, owners = st.integers(1, 3), st.sampled_from("ab")
+generations: Final = st.integers(1, 3)
+owners: Final = st.sampled_from("ab")
 
 
 def outcome(call: Callable[..., Any], *args: Any) -> tuple[type[Exception] | None, Any]:

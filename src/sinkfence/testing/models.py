@@ -12,7 +12,8 @@ class SinkModel:
 
     def __init__(self, can: SinkCapabilities) -> None:
         self.can = can
-        self.generation, self.owner = 0, ""
+        self.generation: int = 0
+        self.owner: str = ""
         self.effects: list[str] = []
         self.steps: set[str] = set()
 
@@ -38,7 +39,10 @@ class StoreModel:
     """What a store must do, with one job; its clock is a flag: whether the lease runs."""
 
     def __init__(self, start: int) -> None:
-        self.generation, self.owner, self.runs, self.done = start, "", False, False
+        self.generation: int = start
+        self.owner: str = ""
+        self.runs: bool = False
+        self.done: bool = False
 
     def acquire(self, owner: str) -> int:
         """Count."""

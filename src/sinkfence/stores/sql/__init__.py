@@ -2,8 +2,8 @@
 
 try:
     import sqlalchemy as _sqlalchemy
-except ImportError as missing:  # one line that helps, in place of a traceback through our modules
-    raise ImportError(f"SqlStore needs SQLAlchemy ({missing}): pip install 'sinkfence[sql]'") from None
+except ImportError as _missing:  # one line that helps, in place of a traceback through our modules
+    raise ImportError(f"SqlStore needs SQLAlchemy ({_missing}): pip install 'sinkfence[sql]'") from None
 del _sqlalchemy
 
 from sinkfence.stores.sql.schema import metadata  # noqa: E402 - after the check that there is an SQLAlchemy

@@ -67,7 +67,9 @@ class SqlStore:
         self._source = url_or_engine
         url = url_or_engine.url if isinstance(url_or_engine, AsyncEngine) else full(url_or_engine)
         try:
-            self.sync = threads.SqlStore(_synchronous(url) if sync is None else sync, floor=floor)
+            self.sync: threads.SqlStore = threads.SqlStore(
+                _synchronous(url) if sync is None else sync, floor=floor
+            )
         except ImportError as missing:
             missing.add_note("The heartbeat's thread needs a synchronous driver, whatever the loop uses.")
             raise

@@ -111,7 +111,7 @@ class Attempts:
     """The sendings of one call that may be repeated: after a deadlock, and after an answer that was lost."""
 
     def __init__(self) -> None:
-        self.connected = False
+        self.connected: bool = False
         """Whether there is a connection for this sending: else nothing was sent."""
         self._sent: Exception | None = None
         self._last: Exception | None = None
