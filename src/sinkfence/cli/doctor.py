@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Generator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -18,7 +18,7 @@ from sinkfence.lease import Lease
 from sinkfence.leases import Leases
 from sinkfence_http.doctor import JOB
 
-commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=CODES)
+commands: Final = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=CODES)
 
 MINUTES = 300.0
 """Seconds that a visit may take: some fifty requests, of ten seconds at most."""

@@ -19,7 +19,7 @@ from sinkfence.tokens import Token, label, parse_generation
 if TYPE_CHECKING:
     from sinkfence.stores.sql import SqlStore
 
-commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=CODES)
+commands: Final = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=CODES)
 
 CHANGED: Final = "nothing was done: job {job!r} has another owner or state by now, so look again"
 

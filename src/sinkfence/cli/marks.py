@@ -1,7 +1,7 @@
 """`sinkfence marks`: what the destinations have seen."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -15,7 +15,7 @@ from sinkfence.tokens import label
 if TYPE_CHECKING:
     from sinkfence_postgres.marks import JobMark
 
-commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=CODES)
+commands: Final = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=CODES)
 
 
 @commands.callback()

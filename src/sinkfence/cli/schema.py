@@ -1,13 +1,13 @@
 """`sinkfence schema`: what has to be installed, printed."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from sinkfence.cli.exits import CODES, need
 
-commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=CODES)
+commands: Final = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=CODES)
 
 
 class Dialect(StrEnum):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 NEEDS: Final = ("psycopg", "sqlalchemy", "boto3", "requests", "starlette", "uvicorn")
 
-commands = typer.Typer(rich_markup_mode=None)
+commands: Final = typer.Typer(rich_markup_mode=None)
 
 CODES: Final = """\b
 Exit codes:

@@ -46,7 +46,7 @@ class Process:
             process_group=0,  # Ctrl-C in a terminal is for the story, which then ends its processes
             env={**os.environ, **(environment or {})},
         )
-        self.pid = self._process.pid
+        self.pid: int = self._process.pid
         self._listener = threading.Thread(target=self._listen, name=f"listen to {name}", daemon=True)
         self._listener.start()
 

@@ -56,7 +56,11 @@ def without_pause(_effect: str) -> None:
     """Go on at once."""
 
 
-MAKE: Final = {"transaction": book, "upload": publish, "request": charge}
+MAKE: Final[dict[str, Callable[[Destinations, Bill, Bearer, Pause], None]]] = {
+    "transaction": book,
+    "upload": publish,
+    "request": charge,
+}
 """The effects, in the order in which an undisturbed worker makes them."""
 
 

@@ -31,8 +31,8 @@ class Cluster:
         self.user = user
         """Whom they run as, where it isn't ourselves."""
         self.port = port
-        self.data = process.folder / "data"
-        self.pid = 0
+        self.data: Path = process.folder / "data"
+        self.pid: int = 0
         """The server's process id (the postmaster's); another one after each start."""
         self._process = process
         # These two protect against a crash of the machine, not of the server.

@@ -61,7 +61,7 @@ class Weed:
     def __init__(self, process: Supervised, weed: Path) -> None:
         self._process, self._weed = process, weed
         self._ports: dict[str, int] = dict(zip(SERVICES, binaries.free_ports(len(SERVICES)), strict=True))
-        self.server = S3Server(
+        self.server: S3Server = S3Server(
             f"http://127.0.0.1:{self._ports['s3']}", secrets.token_hex(10), secrets.token_hex(20), "sinkfence"
         )
         (process.folder / "identities.json").write_text(identities(self.server))

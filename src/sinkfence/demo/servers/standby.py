@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import psycopg
 
 from sinkfence.demo.servers import binaries
-from sinkfence.demo.servers.cluster import SETTINGS
+from sinkfence.demo.servers.cluster import SETTINGS, Cluster
 from sinkfence.demo.servers.postgres import PostgresServer, postgres
 from sinkfence.demo.servers.supervised import Supervised, supervised
 
@@ -22,8 +22,8 @@ class Pair:
 
     def __init__(self, primary: PostgresServer, standby: Supervised) -> None:
         assert primary.cluster
-        self.dsn = primary.dsn
-        self.cluster = primary.cluster
+        self.dsn: str = primary.dsn
+        self.cluster: Cluster = primary.cluster
         self._standby = standby
         [self._port] = binaries.free_ports(1)
         at = urlsplit(self.dsn)

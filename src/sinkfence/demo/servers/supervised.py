@@ -37,7 +37,7 @@ class Supervised:
         self.name = name
         self._supervisor = supervisor
         self._lock = threading.Lock()
-        self.folder = Path(self._answer()["folder"])
+        self.folder: Path = Path(self._answer()["folder"])
         """The server's private folder, and its working directory; removed at the end."""
 
     def start(
