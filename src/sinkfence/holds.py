@@ -11,7 +11,7 @@ from contextlib import (
     ContextDecorator,
 )
 from types import TracebackType
-from typing import Any, Final, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 L = TypeVar("L")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,13 +30,15 @@ class _NoLease:
 
     _words = "with"
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name in OF_A_LEASE:
-            raise TypeError(
-                f"hold() acquires nothing before it is entered: "
-                f"`{self._words} leases.hold(...) as lease:`, and then lease.{name}"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # a type checker would take it for a bearer: whatever is asked for is there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in OF_A_LEASE:
+                raise TypeError(
+                    f"hold() acquires nothing before it is entered: "
+                    f"`{self._words} leases.hold(...) as lease:`, and then lease.{name}"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 class Hold(_NoLease, ContextDecorator, AbstractContextManager[L], Generic[L]):
