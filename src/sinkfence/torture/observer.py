@@ -137,8 +137,9 @@ class Observer:
     def _look_at_s3(self) -> list[Event]:
         since, begun = self._looked["s3"], now()
         found: list[Event] = []
-        for job in self._jobs:
-            log = self.document(job)[1]
+        # All are read before one is taken for seen: the server may be killed between two of them.
+        logs = {job: self.document(job)[1] for job in self._jobs}
+        for job, log in logs.items():
             known, top = self._documents[job], self._tops[job]
             new = [entry for entry in log if entry["id"] not in known]
             if log and not new and log[-1]["id"] != top:
