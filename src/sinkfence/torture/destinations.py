@@ -127,7 +127,8 @@ class Documents:
             connect_timeout=TIMEOUT, read_timeout=TIMEOUT, retries={"total_max_attempts": 1}
         )
         self.client = client
-        self.bucket = FencedBucket(client, bucket.name, prefix=prefix, probe="never")  # `Trial` has tried it
+        # `Trial` has tried it.
+        self.bucket: FencedBucket = FencedBucket(client, bucket.name, prefix=prefix, probe="never")
 
     def arm(self, token: Token) -> None:
         self._object(token).arm(token)

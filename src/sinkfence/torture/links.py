@@ -14,13 +14,15 @@ class Link:
     """One connection: a client's end, and the upstream's."""
 
     def __init__(self, number: int, client: socket.socket, server: socket.socket) -> None:
-        self.number, self.client, self.server = number, client, server
+        self.number: int = number
+        self.client: socket.socket = client
+        self.server: socket.socket = server
         self.counts: dict[Direction, int] = {"request": 0, "reply": 0}
         self.direction: Direction | None = None
         self.lost = False
         """The message that is under way was dropped: so is what still comes of it."""
         self.ended = 0
-        self.cut = False
+        self.cut: bool = False
 
     def reset(self) -> None:
         """Send RST both ways."""

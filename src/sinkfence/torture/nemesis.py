@@ -49,7 +49,8 @@ class Nemesis:
         self._dice = random.Random(seed)  # noqa: S311 - dice, and no secret
         self._hand: list[str] = []
         self._healing, self._over = threading.Event(), threading.Event()
-        self.ready, self.healed = threading.Event(), threading.Event()
+        self.ready: threading.Event = threading.Event()
+        self.healed: threading.Event = threading.Event()
         self.failed: ProcessFailed | None = None
         """What became of a worker that has ended by itself: a mistake of ours, or of the library's."""
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -133,7 +134,7 @@ class ServerNemesis:
         self._dice = random.Random(seed)  # noqa: S311 - dice, and no secret
         self._healing, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name="server nemesis", daemon=True)
-        self.healed = threading.Event()
+        self.healed: threading.Event = threading.Event()
         self._thread.start()
 
     def heal(self) -> None:

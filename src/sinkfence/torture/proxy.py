@@ -35,9 +35,9 @@ class Stop:
     def __init__(self, place: Place, beginning: bytes = b"") -> None:
         self.place = place
         self._beginning = beginning
-        self.frozen = threading.Event()
+        self.frozen: threading.Event = threading.Event()
         """Set when the message has been written by its sender and is held here."""
-        self.over = threading.Event()
+        self.over: threading.Event = threading.Event()
         """Set when it has been decided what becomes of it."""
         self.verdict: Literal["release", "drop", "cut"] = "release"
 

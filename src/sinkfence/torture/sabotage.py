@@ -85,9 +85,9 @@ class NoArm(Honest):
 
     caught_by = "D3"
     is_late = False
-    networks = ("s3",)
-    sinks_of_all = ("s3",)
-    until = "taken over"
+    networks: tuple[str, ...] = ("s3",)
+    sinks_of_all: tuple[str, ...] = ("s3",)
+    until: Moment = "taken over"
 
     def arms(self, sink: str) -> bool:
         return False
@@ -134,7 +134,7 @@ class UnfencedS3(Honest):
     """Its PUTs carry no condition."""
 
     caught_by = "D9"
-    networks = ("s3",)
+    networks: tuple[str, ...] = ("s3",)
 
     def sinks(self, sinks: dict[str, Destination]) -> dict[str, Destination]:
         documents = sinks["s3"]

@@ -13,7 +13,7 @@ class Service:
 
     def __init__(self, folder: Path) -> None:
         self._folder, [self._port] = folder, free_ports(1)
-        self.url = f"http://127.0.0.1:{self._port}"
+        self.url: str = f"http://127.0.0.1:{self._port}"
         self.start()
 
     def start(self) -> None:

@@ -42,7 +42,9 @@ class Victim:
         self.name = name
         self._brief, self._dsn, self._clock = brief, dsn, clock
         self._stack = ExitStack()
-        self.proxies = {sink: self._stack.enter_context(FaultProxy(*to)) for sink, to in upstreams.items()}
+        self.proxies: dict[str, FaultProxy] = {
+            sink: self._stack.enter_context(FaultProxy(*to)) for sink, to in upstreams.items()
+        }
         self._nursery = self._stack.enter_context(Process(name, MODULE, clock[1] if clock else None))
         self._nursery.hear("ready")
         self._conn: psycopg.Connection[Any] | None = None

@@ -58,9 +58,9 @@ class Worker:
         self.ttl: float = brief["ttl"]
         self.jobs: list[str] = brief["jobs"]
         self.history = history
-        self.saboteur = sabotage.SABOTAGES.get(brief["sabotage"], sabotage.Honest)()
+        self.saboteur: sabotage.Honest = sabotage.SABOTAGES.get(brief["sabotage"], sabotage.Honest)()
         store = SqlStore(detoured(brief["postgres"], detours["store"], brief["run"]))
-        self.leases = Leases(self.saboteur.store(store), ttl=self.ttl, owner=brief["name"])
+        self.leases: Leases = Leases(self.saboteur.store(store), ttl=self.ttl, owner=brief["name"])
         bucket = Bucket(**brief["bucket"])
         service = (ForeignService if brief["foreign"] else Service)(brief["service"])
         sinks: dict[str, Destination] = {
@@ -68,9 +68,11 @@ class Worker:
             "s3": Documents(bucket, brief["prefix"]),
             "http": service,
         }
-        self.sinks = self.saboteur.sinks({name: sinks[name] for name in brief["sinks"]})
-        self.random = random.Random()  # noqa: S311 - dice, and no secret
-        self.written = 0
+        self.sinks: dict[str, Destination] = self.saboteur.sinks(
+            {name: sinks[name] for name in brief["sinks"]}
+        )
+        self.random: random.Random = random.Random()  # noqa: S311 - dice, and no secret
+        self.written: int = 0
 
     def work(self) -> NoReturn:
         """Take one job after the other, for ever."""

@@ -19,7 +19,7 @@ class Actor(Process):
         self, name: str, module: str = "worker", environment: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(name, f"sinkfence.torture.scenarios.{module}", environment)
-        self.until = 0.0
+        self.until: float = 0.0
         """When the lease that it holds ended, as it was told when it got it; by the store's clock."""
 
     def order(self, do: str, **how: Any) -> None:

@@ -48,12 +48,12 @@ class Worker:
         self.ttl: float = brief["ttl"]
         self.fenced: bool = brief["fenced"]
         self.store: str = brief["leases"]
-        self.folder = Path(brief["folder"])
-        self.history = self.open_history(self.name)
+        self.folder: Path = Path(brief["folder"])
+        self.history: History = self.open_history(self.name)
         self.heartbeat: float = brief.get("heartbeat", self.ttl / 5)
         store = SqlStore(self.store, floor=brief.get("floor"))
-        self.leases = Leases(store, ttl=self.ttl, heartbeat=self.heartbeat, owner=brief["label"])
-        self.to = destination(brief)
+        self.leases: Leases = Leases(store, ttl=self.ttl, heartbeat=self.heartbeat, owner=brief["label"])
+        self.to: Destination = destination(brief)
         self.brief = brief
         self.token: Token
         self.lease: Lease
