@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from botocore.exceptions import ClientError
 
@@ -20,6 +19,8 @@ from sinkfence_s3.swap import look
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
+
+T = TypeVar("T")
 
 LOOKS: Final = 16
 """How often a reader looks again after the content that it had found was replaced and collected."""
@@ -119,30 +120,31 @@ class Reader(io.BufferedReader):
         self.stat: Final = stat
 
     def read(self, size: int | None = -1, /) -> bytes:
-        with self._standing():
-            return super().read(size)
+        return self._standing(super().read, size)
+
+    def read1(self, size: int = -1, /) -> bytes:
+        return self._standing(super().read1, size)
+
+    def peek(self, size: int = 0, /) -> bytes:
+        return self._standing(super().peek, size)
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        with self._standing():
-            return super().readinto(buffer)
-
-    def readline(self, size: int | None = -1, /) -> bytes:
-        with self._standing():
-            return super().readline(size)
+        return self._standing(super().readinto, buffer)
 
     def readinto1(self, buffer: WriteableBuffer, /) -> int:
-        with self._standing():
-            return super().readinto1(buffer)
+        return self._standing(super().readinto1, buffer)
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        return self._standing(super().readline, size)
 
     def readlines(self, hint: int | None = -1, /) -> list[bytes]:
-        with self._standing():
-            return super().readlines(-1 if hint is None else hint)
+        return self._standing(super().readlines, -1 if hint is None else hint)
 
-    @contextmanager
-    def _standing(self) -> Generator[None]:
+    def _standing(self, read: Callable[..., T], *how: object) -> T:
         at = self.tell()
+        # No context manager: an interruption while one is left would be outside of it.
         try:
-            yield
+            return read(*how)
         except BaseException:
             # What had been read by then is lost with the error: whoever reads on must not miss it unseen.
             self.seek(at)

@@ -115,16 +115,32 @@ def interrupted(at: int, call):
     return False
 
 
-def test_wherever_a_read_is_interrupted_nothing_is_lost_nor_taken_for_damaged(fenced, data):
+READS = {
+    "read": lambda file: file.read(300_000),
+    "all of it": lambda file: file.read(),
+    "read1": lambda file: file.read1(1000),
+    "read1, as much as there is": lambda file: file.read1(),
+    "peek": lambda file: file.peek(),
+    "readinto": lambda file: file.readinto(bytearray(300_000)),
+    "readinto1": lambda file: file.readinto1(bytearray(1000)),
+    "readline": lambda file: file.readline(),
+    "readlines": lambda file: file.readlines(300_000),
+    "the next line": next,
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_wherever_a_read_is_interrupted_nothing_is_lost_nor_taken_for_damaged(fenced, data, read):
     """Ctrl-C, or a signal handler that raises: who catches it and reads on gets the content, verified."""
     at, more = 0, True
     while more:
         at += 1
         with fenced.object("r").get() as file:
-            start = file.read(1000)
-            more = interrupted(at, lambda file=file: file.read(300_000))
+            start = file.read(streams.BUFFER)
+            more = interrupted(at, lambda file=file: read(file))
             if not more:
                 break
+            assert file.tell() == streams.BUFFER
             assert start + file.read(400_000) + file.read() == LONG
     assert at > 20
 
