@@ -180,7 +180,9 @@ class Store(Protocol):
         ...
 
     def raise_above(self, job_id: str, n: int) -> Record:
-        """Make the job free and its generation at least n, so that the next one is above n.
+        """Make the job free and its generation n, so that the next one is above n; nothing if it is that already.
+
+        Who holds the job under n or a higher generation keeps it.
 
         Raises:
             GenerationExhausted: no generation would be left.

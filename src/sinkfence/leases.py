@@ -152,6 +152,8 @@ class Leases:
     def raise_above(self, job_id: str, n: int) -> Record:
         """For operators, after the store has gone back: make the job free, and its next generation above n.
 
+        Where it is above n already, nothing changes, and whoever holds the job keeps it.
+
         Raises:
             GenerationExhausted: no generation would be left.
         """

@@ -208,14 +208,19 @@ def test_the_counter_ends_and_never_wraps(store: Store) -> None:
 
 
 def test_operators_reopen_list_and_raise(store: Store) -> None:
-    """reopen and raise_above free a job and keep or raise its number; list goes by bytes."""
+    """reopen and raise_above free a job and keep or raise its number; who is above it is left alone."""
     token = store.acquire("b", "a:1", 30.0).token
     store.complete(token, "[1]")
     raised = store.raise_above("b", 7)
     assert (raised.generation, raised.state, raised.owner, raised.result) == (7, "done", None, [1])
     reopened = store.reopen("b")
     assert (reopened.generation, reopened.state, reopened.result) == (7, "open", None)
-    assert store.raise_above("b", 3).generation == 7
+    held = store.acquire("b", "b:1", 30.0).token
+    assert store.raise_above("b", 8).owner == store.raise_above("b", 3).owner == held.owner
+    store.renew(held, 30.0)
+    assert store.raise_above("b", 9).owner is None
+    with pytest.raises(LeaseLost):
+        store.renew(held, 30.0)
     store.raise_above("B", 1)
     store.raise_above("é", 1)
     store.raise_above("b%", 1)
@@ -224,7 +229,7 @@ def test_operators_reopen_list_and_raise(store: Store) -> None:
     assert store.get("nobody's") is None
     with pytest.raises(KeyError):
         store.reopen("nobody's")
-    assert store.acquire("b", "c:1", 30.0).token.generation == 8
+    assert store.acquire("b", "c:1", 30.0).token.generation == 10
 
 
 @pytest.mark.parametrize("job_id", ["", "a" * 201, "é" * 101, "a\nb", "\ud800"])

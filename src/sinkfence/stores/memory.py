@@ -139,8 +139,9 @@ class MemoryStore:
             raise GenerationExhausted()
         with self._locked():
             row = self._rows.setdefault(check_job_id(job_id), _Row())
-            row.generation = max(row.generation, n)
-            row.free()
+            if row.generation < n:
+                row.generation = n
+                row.free()
             return self._record(job_id, row)
 
     def close(self) -> None:

@@ -25,13 +25,17 @@ def dense_numbers(bench: StoreBench) -> None:
 
 @promise("S1 raised-above")
 def raised_above(bench: StoreBench) -> None:
-    """`raise_above` frees the job and lifts its number, or keeps a higher one, and makes a missing record."""
+    """`raise_above` frees the job and lifts its number, or changes nothing, and makes a missing record."""
     above = bench.start + 2**32
     must(bench.store.raise_above(bench.job_id, above).generation == above, "the number was not raised")
     token = bench.acquire()
     bench.counts(token, above)
-    must(bench.store.raise_above(bench.job_id, 5).generation == token.generation, "the number was lowered")
-    bench.counts(bench.acquire("b"), token.generation)
+    left = bench.store.raise_above(bench.job_id, 5)
+    must(left.generation == token.generation, "the number was lowered")
+    must(left.owner == token.owner, "a lease that is above the number was taken away")
+    freed = bench.store.raise_above(bench.job_id, token.generation + 1)
+    must(freed.owner is None, "the job was raised, and not freed")
+    bench.counts(bench.acquire("b"), token.generation + 1)
 
 
 @promise("S1 exhausted")

@@ -21,10 +21,10 @@ from sinkfence.steps import drive_async
 from sinkfence.stores.sql import records, statements
 from sinkfence.stores.sql import store as threads
 from sinkfence.stores.sql.callers import kind_of, noted
-from sinkfence.stores.sql.connections import TIMEOUTS, Attempts, full, made
+from sinkfence.stores.sql.connections import TIMEOUTS, Attempts, full, like, made
 from sinkfence.stores.sql.dialects import POSTGRESQL, SQLITE, Query, Row, in_words
 from sinkfence.stores.sql.records import Change
-from sinkfence.stores.sql.sending import UNPREPARED, pyformat, sqlstate, text
+from sinkfence.stores.sql.sending import OUTDATED, UNPREPARED, pyformat, sqlstate, text
 from sinkfence.stores.sql.sessions import begin
 from sinkfence.tokens import MAX_GENERATION, Token, check_generation, check_job_id
 
@@ -126,19 +126,15 @@ class SqlStore:
         """As `Store.list`."""
         return [records.record(row) for row in await self._fetch(records.look_under(self._dialect, prefix))]
 
-    async def reopen(self, job_id: str) -> Record:
-        """As `Store.reopen`."""
-        rows = await self._fetch(records.reopen(self._dialect, check_job_id(job_id)))
-        if not rows:
-            raise KeyError(job_id)
-        return records.record(rows[0])
+    async def reopen(self, job_id: str, *, seen: Record | None = None) -> Record:
+        """As `sinkfence.stores.sql.SqlStore.reopen`."""
+        return await self._change(records.reopen(self._dialect, check_job_id(job_id), seen))
 
-    async def raise_above(self, job_id: str, n: int) -> Record:
-        """As `Store.raise_above`."""
+    async def raise_above(self, job_id: str, n: int, *, seen: Record | None = None) -> Record:
+        """As `sinkfence.stores.sql.SqlStore.raise_above`."""
         if check_generation(n) == MAX_GENERATION:
             raise GenerationExhausted
-        raising = records.raise_above(self._dialect, check_job_id(job_id), n)
-        return records.record((await self._fetch(raising))[0])
+        return await self._change(records.raise_above(self._dialect, check_job_id(job_id), n, seen))
 
     async def close(self) -> None:
         """As `Store.close`, in this event loop; and the connections of the heartbeat."""
@@ -169,7 +165,7 @@ class SqlStore:
                 if process == key[0] and loop.is_closed():
                     self._engines.pop((process, loop), None)  # another loop tidies up, too
             self._engines[key] = self._engine()
-        attempts = Attempts()
+        attempts = Attempts(OSError)
         for wait in attempts:
             if wait:
                 await asyncio.sleep(wait)
@@ -183,6 +179,8 @@ class SqlStore:
                         except DBAPIError as error:
                             if sqlstate(error) in UNPREPARED:
                                 await connection.invalidate(error)
+                            if sqlstate(error) == OUTDATED:  # those of the others, too
+                                await self._engines[key].dispose()
                             raise
 
                     return await work(fetch)
@@ -192,7 +190,7 @@ class SqlStore:
         source = self._source
         options: dict[str, Any]
         if isinstance(source, AsyncEngine):
-            url, options = source.url, {"pool": source.sync_engine.pool.recreate()}
+            url, options = source.url, {"pool": like(source.sync_engine.pool)}
         else:
             url = full(source)
             asyncpg = url.get_driver_name() == "asyncpg"

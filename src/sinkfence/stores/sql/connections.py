@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+import weakref
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
@@ -12,8 +13,9 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
-from sinkfence.errors import LeaseLost, OutcomeUnknown
+from sinkfence.errors import Conflict, LeaseLost, NotEnforced, OutcomeUnknown
 from sinkfence.stores.sql import schema
+from sinkfence.stores.sql.records import NotSeen
 from sinkfence.stores.sql.sending import UNPREPARED, sqlstate
 from sinkfence.stores.sql.sessions import begin
 
@@ -34,6 +36,8 @@ TIMEOUTS: Final[Mapping[str, int]] = {
 """A way to the server that swallows everything is noticed within seconds (libpq, section 34.1.2), and
 not after TCP's quarter of an hour: a heartbeat has until its ttl is over."""
 
+_IN_USE: Final = "sinkfence.in_use"
+
 POOL: Final[Mapping[str, int]] = {"pool_size": 15, "max_overflow": 0}
 """As many as SQLAlchemy's default allows, and kept: it opens and closes the last ten for each statement."""
 
@@ -46,12 +50,12 @@ def engine_for(source: str | sa.URL | sa.Engine) -> sa.Engine:
     has all its connections in use must not keep the heartbeat waiting for one.
 
     Raises:
-        ValueError: neither PostgreSQL nor an SQLite file, or an asynchronous driver.
+        ValueError: neither PostgreSQL nor an SQLite file, an asynchronous driver, or a pool that shares.
         ImportError: the driver is not installed.
     """
     options: dict[str, Any]
     if isinstance(source, sa.Engine):
-        url, options = source.url, {"pool": source.pool.recreate()}
+        url, options = source.url, {"pool": like(source.pool)}
     else:
         url = full(source)
         arguments: dict[str, Any] = {"timeout": 5.0}
@@ -63,6 +67,19 @@ def engine_for(source: str | sa.URL | sa.Engine) -> sa.Engine:
         raise ValueError(f"{url.drivername} is asynchronous: use postgresql+psycopg here")
     event.listen(engine, "connect", begin)
     return engine
+
+
+def like(pool: sa.Pool) -> sa.Pool:
+    """Return a pool of our own that connects as this one does.
+
+    Raises:
+        ValueError: it has one connection for all threads, whose statements and transactions would mix.
+    """
+    if isinstance(pool, sa.StaticPool):
+        raise ValueError(
+            "a StaticPool has one connection for all threads: give SqlStore the URL, or an engine without it"
+        )
+    return pool.recreate()
 
 
 def full(source: str | sa.URL) -> sa.URL:
@@ -108,9 +125,14 @@ def transaction(connection: sa.Connection) -> Generator[None]:
 
 
 class Attempts:
-    """The sendings of one call that may be repeated: after a deadlock, and after an answer that was lost."""
+    """The sendings of one call that may be repeated: after a deadlock, and after an answer that was lost.
 
-    def __init__(self) -> None:
+    `drivers`: what the driver raises. A TimeoutError of a signal's handler is none of psycopg's, and passes;
+    asyncpg has OSErrors, which SQLAlchemy leaves as they are.
+    """
+
+    def __init__(self, *drivers: type[Exception]) -> None:
+        self._drivers: tuple[type[Exception], ...] = (DBAPIError, *drivers)
         self.connected: bool = False
         """Whether there is a connection for this sending: else nothing was sent."""
         self._sent: Exception | None = None
@@ -131,6 +153,7 @@ class Attempts:
 
         Raises:
             SchemaMismatch: there is no such table.
+            Conflict: the change of what was seen met something else, and no sending before may have made it.
         """
         self.connected = False
         try:
@@ -138,10 +161,14 @@ class Attempts:
         except LeaseLost as lost:
             lost.earlier_attempt_unknown = self._sent is not None
             raise
-        except (
-            DBAPIError,
-            OSError,
-        ) as error:  # an OSError comes from asyncpg, which SQLAlchemy leaves as it is
+        except Conflict as conflict:
+            if self._sent is None:
+                raise
+            # The first sending may have made the change, and somebody else the next one.
+            self._last, self._again = conflict, False
+        except NotSeen as unseen:
+            self._last = unseen  # by a snapshot from before the table was rewritten: the next one does
+        except self._drivers as error:
             self._last = error
             if not self.connected:
                 if self._sent is None:
@@ -157,7 +184,7 @@ class Attempts:
         """Return what became of it: OutcomeUnknown, or an error of which is known that it took no effect."""
         if self._sent is None:
             assert self._last is not None
-            return self._last
+            return _kept_out() if isinstance(self._last, NotSeen) else self._last
         unknown = OutcomeUnknown(
             "the lease store gave no answer to a statement, nor to its repetition: it may have taken effect. "
             "Repeat the call, or let the lease run out"
@@ -174,16 +201,33 @@ def run(
     Raises:
         OutcomeUnknown: sent, and neither this nor a repetition was answered.
         SchemaMismatch: there is no such table.
+        ValueError: this engine's pool has handed out a connection that somebody else is using.
         sqlalchemy.exc.DBAPIError: anything else, of which is known that it took no effect.
     """
     attempts = Attempts()
     for wait in attempts:
         if wait:
             pause(wait)
-        with attempts.judged(), engine.connect() as connection:
+        with attempts.judged(), engine.connect() as connection, _alone(connection):
             attempts.connected = True
             return work(connection)
     raise attempts.outcome()
+
+
+@contextmanager
+def _alone(connection: sa.Connection) -> Generator[None]:
+    """Refuse a connection that is in use: a pool of the user's own making may share as StaticPool does."""
+    info, here = connection.info, weakref.ref(connection)
+    other: sa.Connection | None = info.setdefault(_IN_USE, here)()
+    if other is not None and other is not connection and not other.closed:
+        raise ValueError("this engine's pool hands out one connection twice at a time: use another one")
+    info[_IN_USE] = here  # an interruption may have left that of one that is closed
+    try:
+        yield
+    finally:
+        # Once invalidated the record is somebody else's already, who has cleared it.
+        if info.get(_IN_USE) is here:
+            info.pop(_IN_USE, None)
 
 
 def is_blocked(error: DBAPIError) -> bool:
@@ -191,11 +235,18 @@ def is_blocked(error: DBAPIError) -> bool:
     return sqlstate(error) == "55P03" or getattr(error.orig, "sqlite_errorname", "").startswith("SQLITE_BUSY")
 
 
-def _is_unanswered(error: DBAPIError | OSError) -> bool:
+def _kept_out() -> NotEnforced:
+    return NotEnforced(
+        "the record is this lease's and open, and no statement changes it: a policy of row level security or a "
+        "trigger keeps this role from it. Grant it UPDATE of every row; till then the lease runs out"
+    )
+
+
+def _is_unanswered(error: Exception) -> bool:
     code = sqlstate(error)
     cut = not isinstance(error, DBAPIError) or error.connection_invalidated
     return cut or (code is not None and (code[:2] == "08" or code in _SHUTDOWN))
 
 
-def _is_absent(error: DBAPIError | OSError) -> bool:
+def _is_absent(error: Exception) -> bool:
     return sqlstate(error) in {"42P01", "42703"} or "no such table" in str(getattr(error, "orig", ""))

@@ -19,6 +19,10 @@ from sinkfence.tokens import MAX_GENERATION
 T = TypeVar("T")
 
 
+class NotSeen(Exception):
+    """The record is the token's and open, and the statement that was to change it found nothing to change."""
+
+
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
     """A conditional change of one row and, where it changed nothing, a look that says why."""
@@ -33,7 +37,8 @@ class Change(Generic[T]):
         """Make it. `provisional`: inside a transaction of the caller's.
 
         Raises:
-            Conflict: that transaction began before the lease did.
+            Conflict: that transaction began before the lease did, or does not see the record's newest form.
+            NotSeen: as it says, and in a transaction of our own.
         """
         rows = yield partial(fetch, self.query)
         if rows:
@@ -46,7 +51,15 @@ class Change(Generic[T]):
                 "this transaction's snapshot is older than the lease, and so does not see it: "
                 "roll back, and run the whole transaction again"
             )
-        return self.refused(found)
+        try:
+            return self.refused(found)
+        except NotSeen:
+            if not provisional:
+                raise
+            raise Conflict(
+                "this transaction cannot change the record of the lease, which is still there and open: "
+                "roll back, and run the whole transaction again"
+            ) from None
 
 
 def look(d: Dialect, job_id: str) -> Query:
@@ -61,25 +74,75 @@ def look_under(d: Dialect, prefix: str) -> Query:
     return Query(sql, {"prefix": prefix}, many=True)
 
 
-def reopen(d: Dialect, job_id: str) -> Query:
-    """Return the statement that makes a job free and open."""
+def reopen(d: Dialect, job_id: str, seen: Record | None = None) -> Change[Record]:
+    """Return the change that makes a job free and open; where `seen` is given, only if it is still that one.
+
+    Raises:
+        KeyError: there is no such job.
+        Conflict: it has another generation, owner or state by now.
+    """
     sql = f"""
-        UPDATE {TABLE} SET state = 'open', owner = NULL, lease_until = {d.free}, result = NULL
-         WHERE job_id = :job_id AND {d.patient}
+        UPDATE {TABLE} AS j SET state = 'open', owner = NULL, lease_until = {d.free}, result = NULL
+         WHERE job_id = :job_id AND {_still(seen)} AND {d.patient}
         RETURNING {_columns(d)}, {d.settled}"""
-    return Query(sql, {"job_id": job_id})
+
+    def refused(found: Record | None) -> Record:
+        if found is None:
+            raise KeyError(job_id)
+        return _made(found, seen and (seen.generation, None, "open"))
+
+    return Change(Query(sql, _params(job_id, seen)), record, look(d, job_id), refused)
 
 
-def raise_above(d: Dialect, job_id: str, n: int) -> Query:
-    """Return the statement that makes a job free, and its generation at least n."""
+def raise_above(d: Dialect, job_id: str, n: int, seen: Record | None = None) -> Change[Record]:
+    """Return the change that makes a generation n, and the job free; where it is n or more, nothing changes.
+
+    With `seen`, only if the record is still that one.
+
+    Raises:
+        Conflict: it has another generation, owner or state by now.
+    """
+    # Who holds the job under n or more is above whatever had to be passed: the lease is left alone.
     sql = f"""
         INSERT INTO {TABLE} AS j (job_id, generation, lease_until, state)
         SELECT CAST(:job_id AS text), CAST(:n AS bigint), {d.free}, 'open' WHERE {d.patient}
         ON CONFLICT (job_id) DO UPDATE
            SET generation = {d.greatest}(j.generation, excluded.generation),
-               owner = NULL, lease_until = {d.free}
+               owner = CASE WHEN j.generation < excluded.generation THEN NULL ELSE j.owner END,
+               lease_until = CASE WHEN j.generation < excluded.generation
+                                  THEN {d.free} ELSE j.lease_until END
+         WHERE {_still(seen)}
         RETURNING {_columns(d)}, {d.settled}"""
-    return Query(sql, {"job_id": job_id, "n": n})
+
+    def refused(found: Record | None) -> Record:
+        return _made(found, seen and (max(seen.generation, n), None, seen.state))
+
+    return Change(Query(sql, {**_params(job_id, seen), "n": n}), record, look(d, job_id), refused)
+
+
+def _still(seen: Record | None) -> str:
+    if seen is None:
+        return "true"
+    # No owner is empty.
+    return "j.generation = :generation AND coalesce(j.owner, '') = :owner AND j.state = :state"
+
+
+def _params(job_id: str, seen: Record | None) -> dict[str, Any]:
+    if seen is None:
+        return {"job_id": job_id}
+    return {
+        "job_id": job_id,
+        "generation": seen.generation,
+        "owner": seen.owner or "",
+        "state": seen.state,
+    }
+
+
+def _made(found: Record | None, wanted: tuple[int, None, str] | None) -> Record:
+    """Return a record that is as an earlier sending of the same call has made it."""
+    if found is not None and (found.generation, found.owner, found.state) == wanted:
+        return found
+    raise Conflict("this job has another generation, owner or state by now than the one that was seen")
 
 
 def record(row: Row) -> Record:

@@ -150,11 +150,12 @@ class SqlStore:
     def renew_many(self, wanted: Sequence[tuple[Token, float]]) -> Renewals:
         """As `Store.renew_many`."""
         # Two leases of one job may be in it: one that ran out here, unnoticed, and its successor.
-        tokens = {(token.job_id, token.generation): token for token, _ in wanted}
+        # And two of one number, where the store has gone back in between: the owner tells them apart.
+        tokens = {(token.job_id, token.generation, token.owner): token for token, _ in wanted}
 
         def work(fetch: Fetch) -> Renewals:
             rows = fetch(statements.renew_many(self._dialect, wanted))
-            renewed = {tokens[row[0], row[1]]: records.instant(row[2]) for row in rows}
+            renewed = {tokens[row[0], row[1], row[2]]: records.instant(row[3]) for row in rows}
             left = [token for token, _ in wanted if token not in renewed]
             found = fetch(statements.look_many(self._dialect, left)) if left else ()
             return statements.sort_out(renewed, left, found)
@@ -178,18 +179,15 @@ class SqlStore:
         """As `Store.list`."""
         return [records.record(row) for row in self.fetch(records.look_under(self._dialect, prefix))]
 
-    def reopen(self, job_id: str) -> Record:
-        """As `Store.reopen`."""
-        rows = self.fetch(records.reopen(self._dialect, check_job_id(job_id)))
-        if not rows:
-            raise KeyError(job_id)
-        return records.record(rows[0])
+    def reopen(self, job_id: str, *, seen: Record | None = None) -> Record:
+        """As `Store.reopen`; where `seen` is given, only if the record is still that one, else Conflict."""
+        return self.change(records.reopen(self._dialect, check_job_id(job_id), seen))
 
-    def raise_above(self, job_id: str, n: int) -> Record:
-        """As `Store.raise_above`."""
+    def raise_above(self, job_id: str, n: int, *, seen: Record | None = None) -> Record:
+        """As `Store.raise_above`; `seen` as in `reopen`."""
         if check_generation(n) == MAX_GENERATION:
             raise GenerationExhausted
-        return records.record(self.fetch(records.raise_above(self._dialect, check_job_id(job_id), n))[0])
+        return self.change(records.raise_above(self._dialect, check_job_id(job_id), n, seen))
 
     def close(self) -> None:
         """As `Store.close`."""
