@@ -36,7 +36,7 @@ def tenures(run: Scenes, plan: Plan) -> Iterator[str]:
             yield f'<text class="in" x="{begin + 6:.1f}" y="{row.y + 4.5:g}">{safe(words)}</text>'
 
 
-def faults(run: Scenes, plan: Plan, hatch: str) -> Iterator[str]:
+def faults(run: Scenes, plan: Plan, marks: list[Drawn], hatch: str) -> Iterator[str]:
     """Hatch each fault on the lane of the worker that it befell; what has no length is a stroke."""
     written: dict[float, float] = {}
     for fault in run.faults:
@@ -58,6 +58,8 @@ def faults(run: Scenes, plan: Plan, hatch: str) -> Iterator[str]:
         words = fitting((told.removeprefix(f"{fault.worker}: "), fault.kind), room, size)
         if words and fault.end is not None and begin >= written.get(row.y, float("-inf")):
             middle, wide = (begin + end) / 2, width(words, size)
+            if any(each.y == row.y and abs(each.x - middle) < wide / 2 + 10 for each in marks):
+                continue
             written[row.y] = end
             yield (
                 f'<rect class="plate" x="{middle - wide / 2 - 4:.1f}" y="{row.y - 8:g}" '
@@ -89,6 +91,6 @@ def seen(run: Scenes, plan: Plan, marks: list[Drawn]) -> Iterator[str]:
                 f"<title>has seen generation {generation}</title></g>"
             )
             size = plan.format.font - 2.5
-            nearest = min([each.x - 8 for each in marks if each.y == row.y and each.x >= begin] + [end])
+            nearest = min([each.x - 8 for each in marks if each.y == row.y and each.x >= begin - 8] + [end])
             if words := fitting((f"has seen {generation}",), nearest - begin - 8, size):
                 yield f'<text class="faint" x="{begin + 6:.1f}" y="{row.y + 4:g}">{words}</text>'

@@ -25,7 +25,7 @@ _LOOK: Final = (
     ".rows{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.85rem}"
     "td,th{text-align:left;padding:.2rem .6rem .2rem 0;border-bottom:1px solid var(--line);"
     "vertical-align:top;"
-    "overflow-wrap:anywhere}td:first-child{font-variant-numeric:tabular-nums;white-space:nowrap}"
+    "overflow-wrap:anywhere}th{white-space:nowrap}td:first-child{font-variant-numeric:tabular-nums;white-space:nowrap}"
     ".broken td{color:var(--bad);font-weight:600}.refusal td{font-weight:600}"
     "tr:target{outline:2px solid var(--bad)}"
     "a{color:inherit}.faint-note{color:var(--faint)}"

@@ -9,11 +9,14 @@ from typing import Final
 from sinkfence.timeline.bars import faults, seen, tenures
 from sinkfence.timeline.plan import Format, Plan
 from sinkfence.timeline.scenes import Flaw, Mark, Scenes
-from sinkfence.timeline.text import fitting, safe, shortened, width
+from sinkfence.timeline.text import safe, shortened, width
 from sinkfence.timeline.thinning import Drawn, drawn
 
 LINES: Final = 24
 """Refusals up to this number have a line from their request; flaws always have one."""
+
+LABELS: Final = 200
+"""Refusals and flaws that have words beside them, where there is room; all have tooltips."""
 
 LEGEND: Final = (
     ("dot", "took effect"),
@@ -61,7 +64,7 @@ def picture(run: Scenes, format: Format, *, top: float = 0) -> Picture:
         *_frame(plan, top),
         *seen(run, plan, marks),
         *tenures(run, plan),
-        *faults(run, plan, hatch),
+        *faults(run, plan, marks, hatch),
         *_lines(run, plan),
         *_marks(marks),
         *_flaws(run, plan),
@@ -136,6 +139,9 @@ def _labels(run: Scenes, plan: Plan, marks: list[Drawn]) -> Iterator[str]:
     taken: dict[float, list[tuple[float, float]]] = {}
     for each in marks:
         taken.setdefault(each.y, []).append((each.x - 7, each.x + 7))
+    for tenure in run.tenures:
+        bar = plan.x(tenure.begin), plan.x(tenure.end)
+        taken.setdefault(plan.row(("lease", tenure.job, "")).y, []).append(bar)
     for flaw in run.flaws:
         taken.setdefault(plan.row(flaw.lane).y, []).append((plan.x(flaw.t) - 10, plan.x(flaw.t) + 10))
     wanted: list[tuple[float, float, str, tuple[str, ...]]] = [
@@ -144,20 +150,22 @@ def _labels(run: Scenes, plan: Plan, marks: list[Drawn]) -> Iterator[str]:
         if each.mark.kind == "refusal"
     ]
     wanted += [(plan.x(flaw.t), plan.row(flaw.lane).y, "note bad", _said(flaw)) for flaw in run.flaws]
-    for x, y, klass, texts in wanted:
-        others = taken[y]
-        right = min([begin for begin, _ in others if begin > x] + [plan.right]) - 3
-        left = max([end for _, end in others if end < x] + [plan.left]) + 3
-        begin, end = x + 12, x - 12
-        size = plan.format.font - 1.5
-        if words := fitting(texts, right - begin, size):
-            yield f'<text class="{klass}" x="{begin:.1f}" y="{y + 4:g}">{safe(words)}</text>'
-            others.append((begin, begin + width(words, size)))
-        elif words := fitting(texts, end - left, size):
-            yield (
-                f'<text class="{klass}" x="{end:.1f}" y="{y + 4:g}" text-anchor="end">{safe(words)}</text>'
-            )
-            others.append((end - width(words, size), end))
+    size = plan.format.font - 1.5
+    for x, y, klass, texts in wanted[:LABELS]:
+        for words in texts:
+            wide = width(words, size)
+            places = (x + 12, x + 12 + wide), (x - 12 - wide, x - 12)
+            free = [place for place in places if plan.left <= place[0] and place[1] <= plan.right]
+            free = [place for place in free if not any(_touch(place, each) for each in taken[y])]
+            if free:
+                begin = free[0][0]
+                yield f'<text class="{klass}" x="{begin:.1f}" y="{y + 4:g}">{safe(words)}</text>'
+                taken[y].append(free[0])
+                break
+
+
+def _touch(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    return one[0] < other[1] + 3 and other[0] < one[1] + 3
 
 
 def _said(flaw: Flaw) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any, Final, Literal
 
 from sinkfence.timeline.clock import StoreClock, answers
+from sinkfence.timeline.text import shortened
 from sinkfence.torture.checker import Violation
 from sinkfence.torture.history import Event
 
@@ -105,7 +106,7 @@ def scenes(events: Iterable[Event], violations: Sequence[Violation]) -> Scenes:
     if own:
         run.begin, run.end = own[0].t, own[-1].t
     requests = _Requests(own)
-    run.tenures = _tenures(own)
+    run.tenures = _tenures(own, requests)
     run.faults = _faults(own, run.end)
     flaws: dict[tuple[Any, ...], list[Violation]] = {}
     for violation in violations:
@@ -125,14 +126,13 @@ def scenes(events: Iterable[Event], violations: Sequence[Violation]) -> Scenes:
             ]
     for broken in flaws.values():  # of an event that is in no file that was read
         run.flaws.append(_flaw(broken, broken[0].event, requests))
-    for _, job, sink in (
-        each.lane for each in (*run.marks, *run.flaws, *run.armed) if each.lane[0] == "sink"
-    ):
-        if sink not in run.jobs.setdefault(job, []):
+    lanes = [mark.lane for mark in run.marks] + [flaw.lane for flaw in run.flaws]
+    for kind, job, sink in lanes + [armed.lane for armed in run.armed]:
+        if kind == "sink" and sink not in run.jobs.setdefault(job, []):
             run.jobs[job].append(sink)
     run.workers = list(
         dict.fromkeys(
-            [event.p for event in own if event.f in (*OF_THE_STORE, "arm", "write")]
+            [each for each in requests.askers if each not in (STORE, "")]
             + [flaw.worker for flaw in run.flaws if flaw.sent is not None]
             + [fault.worker for fault in run.faults]
         )
@@ -161,11 +161,21 @@ class _Requests:
             for event in events
             if (event.f, event.type) == ("write", "invoke") and "id" in event.value
         }
-        self._owners = {
-            event.value["owner"]: event.p
-            for event in events
-            if (event.f, event.type) == ("acquire", "ok") and "owner" in event.value
-        }
+        # Not of an observer of the store, which answers for everybody and asks for nothing.
+        self.askers = list(
+            dict.fromkeys(
+                event.p
+                for event in events
+                if event.f == "arm" or (event.type == "invoke" and event.f in (*OF_THE_STORE, "write"))
+            )
+        )
+        self._owners: dict[str, str] = {}
+        for event in events:
+            if (event.f, event.type) == ("acquire", "ok") and "owner" in event.value:
+                if event.p in self.askers:
+                    self._owners[event.value["owner"]] = event.p
+                else:
+                    self._owners.setdefault(event.value["owner"], event.p)
         self._last: dict[tuple[str, str], Event] = {}
         self._asked: dict[int, Event] = {}
         for event in events:
@@ -203,7 +213,7 @@ def _mark(event: Event, requests: _Requests) -> Mark | None:
     worker = requests.worker(event)
     asked = requests.of(event)
     sent = asked.t if asked is not None else None
-    step = f" of {event.key!r}" if event.key else ""
+    step = f" of {shortened(event.key, 20, 1)}" if event.key else ""
     match event.f, event.type:
         case "write" | "complete", "invoke":
             lane: Lane = ("worker", event.p, "")
@@ -234,7 +244,7 @@ def _flaw(broken: list[Violation], event: Event, requests: _Requests) -> Flaw:
     )
 
 
-def _tenures(events: list[Event]) -> list[Tenure]:
+def _tenures(events: list[Event], requests: _Requests) -> list[Tenure]:
     failovers = [event.t for event in events if (event.f, event.type) == ("failover", "ok")]
     clock = StoreClock(answers(events), failovers)
     found: dict[tuple[str, int, str], Tenure] = {}
@@ -247,7 +257,7 @@ def _tenures(events: list[Event]) -> list[Tenure]:
         until = clock.here(value["until"], event.t) if "until" in value else now
         tenure = found.get(key)
         if event.f == "acquire":
-            found[key] = Tenure(event.job, generation, event.p, now, until, "ran out")
+            found[key] = Tenure(event.job, generation, requests.worker(event), now, until, "ran out")
         elif tenure is not None and tenure.how == "ran out":
             how = "ran out" if event.f == "renew" else f"{event.f}d"
             end = max(tenure.end, until) if event.f == "renew" else min(tenure.end, now)
