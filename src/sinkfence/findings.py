@@ -10,6 +10,14 @@ from sinkfence.errors import NotEnforced
 Grade = Literal["ok", "note", "weak", "broken", "unknown"]
 
 
+def printable(text: str) -> str:
+    """Return text that stays in its line, and does nothing to a terminal, nor to the order of what is read.
+
+    What a destination's users have named may hold anything: line ends, escapes, the bidirectional controls.
+    """
+    return "".join(each if each.isprintable() or each == "\xa0" else ascii(each)[1:-1] for each in text)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that was looked at, or tried."""
@@ -51,10 +59,10 @@ class Report:
             raise NotEnforced(str(self))
 
     def __str__(self) -> str:
-        lines = [self.where]
+        lines = [printable(self.where)]
         for each in self.findings:
-            lines.append(f"  {each.grade:8}{each.name}: {each.says}")
+            lines.append(f"  {each.grade:8}{printable(each.name)}: {printable(each.says)}")
             if each.advice:
-                lines.append(f"  {'':8}  -> {each.advice}")
+                lines.append(f"  {'':8}  -> {printable(each.advice)}")
         lines.append("fenced" if self.fenced else "NOT FENCED, or not shown to be")
         return "\n".join(lines)

@@ -20,6 +20,28 @@ def test_a_report_is_a_value() -> None:
     assert str(one) == "here\n  unknown locks: not tried\n            -> try\nNOT FENCED, or not shown to be"
 
 
+@pytest.mark.parametrize(
+    "end", ["\n", "\r", "\x1b[2K", "\x85", "\u2028", "\u2029", "\x0b", "\u202e", "\u2066", "\ud800"]
+)
+def test_a_name_ends_no_line_and_forges_none(end: str) -> None:
+    """Whoever may name a table or a bucket can't write a line of the report, nor turn one round."""
+    name = f"table x{end}fenced"
+    report = Report(name, (Finding(name, "broken", name, name),))
+    assert str(report).splitlines() == [
+        f"table x{ascii(end)[1:-1]}fenced",
+        f"  broken  table x{ascii(end)[1:-1]}fenced: table x{ascii(end)[1:-1]}fenced",
+        f"            -> table x{ascii(end)[1:-1]}fenced",
+        "NOT FENCED, or not shown to be",
+    ]
+    assert report.findings[0].name == name
+
+
+def test_names_in_any_script_are_as_they_are() -> None:
+    """What is printable isn't escaped."""
+    name = "Prüfung 検査 تدقيق 🔒"
+    assert f"ok      {name}: {name}\n" in str(Report("here", (Finding(name, "ok", name),)))
+
+
 @pytest.mark.parametrize("grade", get_args(Grade))
 def test_what_is_broken_or_unknown_is_not_fenced(grade: Grade) -> None:
     """What is weak or a note takes nothing from the fence; `check` raises with the report otherwise."""
