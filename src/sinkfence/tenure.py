@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Final
 
-from sinkfence.errors import Conflict, LeaseLost, StaleToken
+from sinkfence.errors import Conflict, LeaseLost, NotEnforced, StaleToken
 from sinkfence.grants import Grant
 from sinkfence.process import this_process
 from sinkfence.terms import Clock, Term
@@ -134,7 +134,12 @@ class Tenure:
         refused = False
         try:
             yield
-        except (LeaseLost, Conflict, TypeError):  # the last: that is no connection, and nothing was sent
+        except (
+            LeaseLost,
+            Conflict,
+            NotEnforced,
+            TypeError,
+        ):  # the last: that is no connection, and nothing was sent
             refused = True
             raise
         finally:

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -14,8 +14,9 @@ import pytest
 import sqlalchemy as sa
 
 from sinkfence.errors import LeaseHeld
-from sinkfence.stores.sql import SqlStore, sessions
+from sinkfence.stores.sql import SqlStore, dialects, records, sessions
 from sinkfence.stores.sql import aio as sql_aio
+from sinkfence.stores.sql.sending import send, text
 from sinkfence.tokens import Token
 
 JOB = "invoice-42"
@@ -194,3 +195,81 @@ def test_an_interrupted_call_leaves_nothing_behind(
     assert pg.acquire(JOB, "a:2", 30.0).token.generation == 2
     with pytest.raises(LeaseHeld):
         pg.acquire(JOB, "b:3", 30.0)
+
+
+class Soft(Exception):
+    """A soft time limit, as task queues have them."""
+
+
+@pytest.mark.parametrize("kind", [Soft, TimeoutError])
+def test_what_a_signals_handler_raises_passes_untouched(
+    pg: SqlStore, pg_url: str, admin: psycopg.Connection, kind: type[Exception]
+) -> None:
+    """Of whatever kind it is, it is no error of the driver's: nothing is sent again, the connection is dropped."""
+    pg.raise_above(JOB, 1)
+    with session_of(pg) as session:
+        pid = session.info.backend_pid
+
+    def handler(*_: object) -> None:
+        raise kind("now")
+
+    def interrupt() -> None:
+        while not admin.execute("SELECT 1 FROM pg_locks WHERE NOT granted AND pid = %s", [pid]).fetchone():
+            pass
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with psycopg.connect(pg_url) as other:
+            other.execute("SELECT FROM sinkfence_lease FOR UPDATE")
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            with pytest.raises(kind, match="^now$"):
+                pg.acquire(JOB, "a:1", 30.0)
+            thread.join()
+            with session_of(pg) as session:
+                assert session.info.backend_pid != pid
+            admin.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+ALTER = 'ALTER TABLE sinkfence_lease ALTER owner TYPE varchar COLLATE "C"'
+STALE = 8
+"""More connections than a call has attempts."""
+
+
+def test_an_altered_table_makes_no_call_fail(pg: SqlStore, admin: psycopg.Connection) -> None:
+    """What was prepared before an ALTER TABLE is refused for ever, by each connection: all are dropped."""
+    pg.acquire(JOB, "a:1", 30.0)
+    with ExitStack() as stack:
+        for held in [stack.enter_context(pg._here().work.connect()) for _ in range(STALE)]:
+            for _ in range(OFTEN):
+                send(held, records.look(dialects.POSTGRESQL, JOB))
+    admin.execute(ALTER)
+    assert pg.get(JOB).owner == "a:1"
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+def test_an_altered_table_makes_no_loop_fail(
+    pg_url: str, pg: SqlStore, admin: psycopg.Connection, driver: str
+) -> None:
+    """The same of the connections of an event loop."""
+    pg.acquire(JOB, "a:1", 30.0)
+
+    async def main() -> None:
+        store = sql_aio.SqlStore(pg_url.replace("postgresql:", f"postgresql+{driver}:"))
+        await store.get(JOB)
+        (engine,) = store._engines.values()
+        query = records.look(dialects.POSTGRESQL, JOB)
+        async with AsyncExitStack() as stack:
+            for held in [await stack.enter_async_context(engine.connect()) for _ in range(STALE)]:
+                for _ in range(OFTEN):
+                    await held.execute(text(query.sql), query.params)
+        admin.execute(ALTER)
+        found = await store.get(JOB)
+        assert found is not None
+        assert found.owner == "a:1"
+        await store.close()
+
+    asyncio.run(main())

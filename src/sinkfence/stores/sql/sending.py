@@ -11,9 +11,11 @@ import sqlalchemy as sa
 
 from sinkfence.stores.sql.dialects import Query, Row
 
-UNPREPARED: Final = {"26000", "42P05"}
-"""There is no such prepared statement, or one already: somebody has meddled with the session. It is told
-before anything is executed, and psycopg would be told again and again."""
+OUTDATED: Final = "0A000"
+"""A prepared statement's rows would be other ones by now: somebody has altered the table."""
+UNPREPARED: Final = {"26000", "42P05", OUTDATED}
+"""There is no such prepared statement, or one already: somebody has meddled with the session. Or it has become
+outdated. It is told before anything is executed, and psycopg would be told again and again."""
 _CURSOR: Final = "sinkfence.cursor"
 
 
@@ -31,9 +33,9 @@ def send(connection: sa.Connection, query: Query) -> Sequence[Row]:
         # Many rows are worth a plan of their own: what costs there is not the planning.
         cursor.execute(pyformat(query.sql), query.params, prepare=False if query.many else None)
         fetched: Sequence[Row] = cursor.fetchall()
-    except Exception as error:
+    except connection.dialect.loaded_dbapi.Error as error:
         raise _translated(connection, query, error) from error
-    except BaseException:  # interrupted, whatever the server is at: as SQLAlchemy does
+    except BaseException:  # interrupted, whatever the server is at: a signal's handler may raise anything
         connection.invalidate()
         raise
     return fetched
@@ -54,7 +56,12 @@ def pyformat(sql: str) -> str:
 def sqlstate(error: Exception) -> str | None:
     """Return the server's code (PostgreSQL manual, appendix A), under whichever name the driver has it."""
     own = getattr(error, "orig", error)
-    return getattr(own, "sqlstate", None) or getattr(own, "pgcode", None)
+    told = (
+        own,
+        getattr(own, "__cause__", None),
+    )  # SQLAlchemy's of a plan that is outdated has lost asyncpg's code
+    codes = (getattr(each, name, None) for each in told for name in ("sqlstate", "pgcode"))
+    return next((code for code in codes if code), None)
 
 
 def _cursor(connection: sa.Connection, query: Query) -> Any:
@@ -71,12 +78,15 @@ def _cursor(connection: sa.Connection, query: Query) -> Any:
 
 
 def _translated(connection: sa.Connection, query: Query, error: Exception) -> BaseException:
-    """Return SQLAlchemy's error for one of psycopg's. What has ended this connection has ended the others."""
+    """Return SQLAlchemy's error for one of psycopg's. What has ended this connection has ended the others.
+
+    And who has altered the table has done so for all of them: one by one they would be more than the attempts.
+    """
     dialect = connection.dialect
     ended = dialect.is_disconnect(error, connection.connection.driver_connection, None)  # type: ignore[arg-type]
     if ended or sqlstate(error) in UNPREPARED:
         connection.invalidate(error)
-    if ended:
+    if ended or sqlstate(error) == OUTDATED:
         connection.engine.dispose()
     return sa.exc.DBAPIError.instance(
         query.sql,

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from sinkfence.errors import GenerationExhausted, JobCompleted, LeaseHeld
+from sinkfence.errors import GenerationExhausted, JobCompleted, LeaseHeld, LeaseLost
 from sinkfence.grants import Grant, Record, Renewals, is_settled, lease_lost
 from sinkfence.stores.sql.dialects import TABLE, Dialect, Query, Row
-from sinkfence.stores.sql.records import Change, instant, look
+from sinkfence.stores.sql.records import Change, NotSeen, instant, look
 from sinkfence.tokens import MAX_GENERATION, Token, label
 
 _MINE: Final = "job_id = :job_id AND generation = :generation AND owner = :owner AND state = 'open'"
@@ -73,8 +73,8 @@ def reacquire_above(
     def refused(found: Record | None) -> Grant | None:
         if found and found.owner == owner and found.state == "open" and found.lease_until:  # sent twice
             return Grant(Token(token.job_id, found.generation, owner), found.lease_until)
-        if found and _is_of(found, token) and found.state == "open":
-            raise GenerationExhausted
+        if found and _is_held_by(found, token):
+            raise GenerationExhausted if max(found.generation, n) >= MAX_GENERATION else NotSeen()
         return None
 
     params = {**_identity(token), "n": n, "fresh": owner, "ttl": ttl}
@@ -93,7 +93,7 @@ def renew(d: Dialect, token: Token, ttl: float) -> Change[datetime]:
         RETURNING {d.lease_until}, {d.settled}"""
 
     def refused(found: Record | None) -> datetime:
-        raise lease_lost(token, found)
+        raise _refusal(token, found)
 
     params = {**_identity(token), "ttl": ttl}
     return Change(Query(sql, params), lambda row: instant(row[0]), look(d, token.job_id), refused)
@@ -110,7 +110,7 @@ def complete(d: Dialect, token: Token, result: str | None) -> Change[None]:
         again = found and _is_of(found, token) and found.state == "done"
         # As read again: of two equal keys, 1 and "1" as JSON has them, the database keeps one.
         if not (found and again and json.dumps(found.result) == json.dumps(json.loads(result or "null"))):
-            raise lease_lost(token, found)
+            raise _refusal(token, found)
 
     params = {**_identity(token), "result": result}
     return Change(Query(sql, params), lambda _: None, look(d, token.job_id), refused)
@@ -124,13 +124,13 @@ def release(d: Dialect, token: Token) -> Change[None]:
 
     def refused(found: Record | None) -> None:
         if not (found and is_settled(token, found.generation, found.owner, found.state)):
-            raise lease_lost(token, found)
+            raise _refusal(token, found)
 
     return Change(Query(sql, _identity(token)), lambda _: None, look(d, token.job_id), refused)
 
 
 def renew_many(d: Dialect, wanted: Sequence[tuple[Token, float]]) -> Query:
-    """Extend the leases of the rows that are not locked: job_id, generation, lease_until of each.
+    """Extend the leases of the rows that are not locked: job_id, generation, owner, lease_until of each.
 
     Without SKIP LOCKED one locked row held up the batch until all its leases had run out; without one
     order two batches deadlocked. What settles the transaction is asked once, and not of each row.
@@ -143,7 +143,7 @@ def renew_many(d: Dialect, wanted: Sequence[tuple[Token, float]]) -> Query:
         WITH matching AS MATERIALIZED ({matching})
         UPDATE {TABLE} SET lease_until = {d.until.replace(":ttl", "term")}
           FROM matching WHERE {TABLE}.{d.place} = mine
-        RETURNING job_id, generation, {d.lease_until}"""
+        RETURNING job_id, generation, owner, {d.lease_until}"""
     rows = [
         {"job_id": token.job_id, "generation": token.generation, "owner": token.owner, "ttl": ttl}
         for token, ttl in wanted
@@ -175,8 +175,16 @@ def sort_out(renewed: Mapping[Token, datetime], left: Sequence[Token], found: Se
     return Renewals(renewed, frozenset(settled), lost)
 
 
+def _refusal(token: Token, found: Record | None) -> LeaseLost | NotSeen:
+    return NotSeen() if found and _is_held_by(found, token) else lease_lost(token, found)
+
+
 def _is_of(found: Record, token: Token) -> bool:
     return (found.owner, found.generation) == (token.owner, token.generation)
+
+
+def _is_held_by(found: Record, token: Token) -> bool:
+    return _is_of(found, token) and found.state == "open"
 
 
 def _identity(token: Token) -> dict[str, str | int]:
