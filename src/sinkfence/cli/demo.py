@@ -1,6 +1,7 @@
 """`sinkfence demo`: late effects, refused on real servers."""
 
-from typing import Annotated, Final
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -22,6 +23,10 @@ def demo(
     unfenced: Annotated[
         bool, typer.Option("--unfenced", help="Play it without the checks, and see the damage.")
     ] = False,
+    timeline: Annotated[
+        Path | None,
+        typer.Option("--timeline", metavar="FILE.html", help="Write a picture of it, a page for a browser."),
+    ] = None,
 ) -> None:
     """See late effects refused, on real servers of its own (about 10 s).
 
@@ -36,6 +41,24 @@ def demo(
     need(NEEDS, "demo")
     import rich.console
 
+    from sinkfence.demo.record import Record
     from sinkfence.demo.show import show
 
-    raise typer.Exit(show(rich.console.Console(highlight=False), fenced=not unfenced))
+    if timeline is not None and not timeline.parent.is_dir():
+        raise typer.BadParameter(f"{timeline.parent} is no folder", param_hint="--timeline")
+    record = Record()
+    code = show(rich.console.Console(highlight=False), fenced=not unfenced, record=record)
+    if timeline is not None and (lines := record.lines()):
+        draw(timeline, lines, "without checks" if unfenced else "with sinkfence")
+    raise typer.Exit(code)
+
+
+def draw(path: Path, lines: list[dict[str, Any]], how: str) -> None:
+    """Write the page of a story."""
+    from sinkfence import timeline
+    from sinkfence.torture.checker import check
+    from sinkfence.torture.history import Event
+
+    events = [Event(**line) for line in lines]
+    timeline.write(path, events, check(events), f"A paused worker comes back, {how}")
+    typer.echo(f"\nThe timeline: {path}")

@@ -10,6 +10,8 @@ import sys
 import threading
 from typing import Any, Final
 
+from sinkfence.demo.record import now
+
 PR_SET_PDEATHSIG: Final = 1
 
 
@@ -50,7 +52,7 @@ _speaking: Final = threading.Lock()
 
 
 def tell(event: str, **data: Any) -> None:
-    """Say one thing to the story: one line of JSON on standard output. Thread-safe."""
-    line = json.dumps({"event": event, **data}).encode() + b"\n"
+    """Say one thing to the story, and when: one line of JSON on standard output. Thread-safe."""
+    line = json.dumps({"event": event, "t": now(), **data}).encode() + b"\n"
     with _speaking:
         os.write(1, line)

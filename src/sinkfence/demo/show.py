@@ -8,12 +8,13 @@ from typing import Final
 import psycopg
 from rich.console import Console
 
+from sinkfence.demo.narrator import Narrator
 from sinkfence.demo.places import JOB
 from sinkfence.demo.process import ProcessFailed
+from sinkfence.demo.record import Record
 from sinkfence.demo.servers.supervised import ServerError
 from sinkfence.demo.stage import stage
 from sinkfence.demo.story import Story
-from sinkfence.demo.timeline import Timeline
 
 AS_EXPECTED: Final = 0
 NOT_AS_EXPECTED: Final = 1
@@ -31,20 +32,22 @@ DAMAGE: Final = (
 )
 
 
-def show(console: Console, *, fenced: bool = True) -> int:
+def show(console: Console, *, fenced: bool = True, record: Record | None = None) -> int:
     """Tell the story on a console, and return the exit code; whatever happens, nothing stays behind.
+
+    What happened is added to `record`.
 
     Returns:
         0 if all was as it has to be: with the checks, the stale effects refused and nothing else; without
         them, the damage done. 1 if not: the failed checks are listed. 3 if a server could not be had, or
         was lost. 130 after Ctrl-C.
     """
-    timeline = Timeline(console)
+    narrator = Narrator(console)
     try:
-        with stage(timeline, fenced=fenced) as built:
-            timeline.title(TITLE.format(job=JOB, how="" if fenced else ", and no destination checks"))
-            verdict = Story(built, timeline).play()
-        timeline.judge(verdict, *((SAFE, "bold green") if fenced else (DAMAGE, "bold red")))
+        with stage(narrator, fenced=fenced) as built:
+            narrator.title(TITLE.format(job=JOB, how="" if fenced else ", and no destination checks"))
+            verdict = Story(built, narrator, record or Record()).play()
+        narrator.judge(verdict, *((SAFE, "bold green") if fenced else (DAMAGE, "bold red")))
     except ProcessFailed as failed:
         return complain(f"the story could not be told to its end: {failed}", NOT_AS_EXPECTED)
     except (ServerError, OSError, psycopg.OperationalError) as error:

@@ -12,12 +12,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 import sinkfence_postgres
+from sinkfence.demo.narrator import Narrator
 from sinkfence.demo.places import CHARGE, Places
 from sinkfence.demo.process import Process
 from sinkfence.demo.proxy import HoldingProxy, holding_proxy
 from sinkfence.demo.servers.postgres import postgres
 from sinkfence.demo.servers.s3 import s3
-from sinkfence.demo.timeline import Timeline
 from sinkfence.stores.sql import SqlStore
 
 LEDGER: Final = "CREATE TABLE line (invoice int, line text, amount int, PRIMARY KEY (invoice, line))"
@@ -44,7 +44,7 @@ class Stage:
 
 
 @contextmanager
-def stage(timeline: Timeline, *, fenced: bool) -> Generator[Stage]:
+def stage(narrator: Narrator, *, fenced: bool) -> Generator[Stage]:
     """Start the servers, make the databases and the service; at the end nothing of them is left.
 
     Raises:
@@ -57,16 +57,16 @@ def stage(timeline: Timeline, *, fenced: bool) -> Generator[Stage]:
         service = stack.enter_context(Process("the service", "sinkfence.demo.service"))
         a = stack.enter_context(Process("worker A", "sinkfence.demo.worker"))
         b = stack.enter_context(Process("worker B", "sinkfence.demo.worker"))
-        with timeline.progress("PostgreSQL"):
+        with narrator.progress("PostgreSQL"):
             server = stack.enter_context(postgres())
             leases, ledger, charges = (server.create_database() for _ in range(3))
             with closing(SqlStore(leases)) as store:
                 store.create_schema()
             prepare(ledger, LEDGER)
             prepare(charges, CHARGES)
-        with timeline.progress("an S3 server (SeaweedFS)"):
+        with narrator.progress("an S3 server (SeaweedFS)"):
             bucket = stack.enter_context(s3())
-        with timeline.progress("an HTTP service (uvicorn)"):
+        with narrator.progress("an HTTP service (uvicorn)"):
             service.begin({"fenced": fenced, "dsn": charges, "public_key": public})
             port = service.hear("listens")["port"]
         network = stack.enter_context(holding_proxy(port, CHARGE))

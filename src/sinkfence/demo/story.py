@@ -10,11 +10,12 @@ import psycopg
 
 from sinkfence import Leases
 from sinkfence.demo.effects import EFFECTS, NEW, OLD, Outcome
-from sinkfence.demo.places import JOB
+from sinkfence.demo.narrator import Narrator
+from sinkfence.demo.places import BILLS, JOB
 from sinkfence.demo.process import PATIENCE, Process, ProcessFailed
+from sinkfence.demo.record import Record
 from sinkfence.demo.stage import Stage
-from sinkfence.demo.state import read_state, state_after
-from sinkfence.demo.timeline import Timeline
+from sinkfence.demo.state import READ, read_state, state_after, store_clock
 from sinkfence.demo.verdict import Verdict
 from sinkfence.stores.sql import SqlStore
 
@@ -27,7 +28,8 @@ class Story:
     """One telling of the story, with the checks on or off as the stage has it."""
 
     stage: Stage
-    timeline: Timeline
+    narrator: Narrator
+    record: Record
     verdict: Verdict = field(default_factory=Verdict)
 
     def play(self) -> Verdict:
@@ -36,7 +38,7 @@ class Story:
         Raises:
             ProcessFailed: a process could not play its part.
         """
-        self.timeline.start()
+        self.narrator.start()
         self.earlier_owners()
         self.stop_in_the_middle(self.stage.a)
         self.take_over(self.stage.b)
@@ -49,38 +51,42 @@ class Story:
         with Leases(SqlStore(self.stage.places.leases)) as leases:
             for _ in range(1, OLD):
                 leases.acquire(JOB).release()
-        self.timeline.tell("lease store", f"{JOB} has had {OLD - 1} owners: generations 1 to {OLD - 1}")
+        self.narrator.tell("lease store", f"{JOB} has had {OLD - 1} owners: generations 1 to {OLD - 1}")
 
     def acquire(self, worker: Process, generation: int) -> None:
         """Hear that a worker has acquired the job."""
-        got = worker.hear("acquired")["generation"]
+        heard = worker.hear("acquired")
+        self.record.acquired(worker.name, heard, armed=self.stage.fenced)
+        got = heard["generation"]
         self.verdict.check(f"{worker.name} acquires {JOB} as generation {generation}", got == generation, got)
         arms = ", and arms its three destinations" if self.stage.fenced else ""
-        self.timeline.tell(worker.name, f"acquires {JOB} as generation {got}{arms}")
+        self.narrator.tell(worker.name, f"acquires {JOB} as generation {got}{arms}")
 
     def stop_in_the_middle(self, a: Process) -> None:
         """Stop worker A once its three effects are under way."""
         self.stage.begin(a, stopped=True)
         a.hear("asks")
         self.acquire(a, OLD)
+        self.record.renewed(a.name, a.hear("renewed"))
         under_way = {a.hear("under way")["effect"], a.hear("under way")["effect"]}
         with psycopg.connect(self.stage.places.ledger) as conn:
             (transactions,) = conn.execute(OPEN, (a.name,)).fetchone() or (0,)
         self.verdict.check(f"{a.name}'s transaction is open in PostgreSQL", transactions == 1, transactions)
-        self.timeline.tell(a.name, "has inserted its row, and not yet sent COMMIT")
+        self.narrator.tell(a.name, "has inserted its row, and not yet sent COMMIT")
         self.verdict.check(f"{a.name}'s upload is between read and PUT", "upload" in under_way, under_way)
-        self.timeline.tell(a.name, "has read the object, and not yet sent its PUT")
+        self.narrator.tell(a.name, "has read the object, and not yet sent its PUT")
         if not self.stage.network.held.wait(PATIENCE):
             raise ProcessFailed(f"{a.name} has sent no request")
-        self.timeline.tell("network", f"holds {a.name}'s request to the service")
+        self.narrator.tell("network", f"holds {a.name}'s request to the service")
+        self.record.stop("invoke")
         a.stop()
-        self.timeline.tell(a.name, "is STOPPED (SIGSTOP); its lease runs out", "bold")
+        self.narrator.tell(a.name, "is STOPPED (SIGSTOP); its lease runs out", "bold")
 
     def take_over(self, b: Process) -> None:
         """Let worker B wait until the store gives it the job, and do all of the work."""
         self.stage.begin(b)
         b.hear("asks")
-        self.timeline.tell(b.name, f"asks for {JOB}, and waits: the lease store's clock decides")
+        self.narrator.tell(b.name, f"asks for {JOB}, and waits: the lease store's clock decides")
         with psycopg.connect(self.stage.places.leases, autocommit=True) as conn:
             (until,) = conn.execute("SELECT lease_until FROM sinkfence_lease").fetchone() or (None,)
             self.acquire(b, NEW)
@@ -96,9 +102,10 @@ class Story:
     def go_on(self, a: Process) -> None:
         """Continue worker A, whose effects arrive late."""
         a.go_on()
-        self.timeline.tell(a.name, "is CONTINUED (SIGCONT), and goes on as if nothing had happened", "bold")
+        self.record.stop("ok")
+        self.narrator.tell(a.name, "is CONTINUED (SIGCONT), and goes on as if nothing had happened", "bold")
         self.stage.network.release()
-        self.timeline.tell("network", f"delivers {a.name}'s request")
+        self.narrator.tell("network", f"delivers {a.name}'s request")
         for name, outcome in self.outcomes(a, late=True):
             effect = EFFECTS[name]
             if self.stage.fenced:
@@ -114,19 +121,21 @@ class Story:
         for _ in EFFECTS:
             heard = worker.hear("outcome")
             name, outcome = heard["effect"], Outcome(**heard["outcome"])
+            there = str(BILLS[worker.name].amount) in READ[name](self.stage)
+            self.record.outcome(worker.name, heard, there=there, clock=store_clock(self.stage))
             if name == "request" and outcome.refusal:
                 # The answer as it was on the wire: that shows better than the sender who refused.
                 outcome = replace(outcome, answer=self.stage.network.answer or outcome.answer)
             effect = EFFECTS[name]
             style = "" if not late else "green" if outcome.refusal else "red"
-            self.timeline.tell(worker.name, f"{effect.sent:<11} to {effect.to:<16} {outcome}", style)
+            self.narrator.tell(worker.name, f"{effect.sent:<11} to {effect.to:<16} {outcome}", style)
             yield name, outcome
 
     def look(self) -> None:
         """Read what the destinations hold, and compare it with what has to be there."""
-        self.timeline.title("What is there now, read from the destinations:")
+        self.narrator.title("What is there now, read from the destinations:")
         found, expected = read_state(self.stage), state_after(fenced=self.stage.fenced)
         so = "worker B's, untouched" if self.stage.fenced else "damaged by worker A"
         for name, effect in EFFECTS.items():
-            self.timeline.fact(effect.place, found[name])
+            self.narrator.fact(effect.place, found[name])
             self.verdict.check(f"{effect.place}: {so}", found[name] == expected[name], found[name])

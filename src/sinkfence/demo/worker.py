@@ -10,17 +10,21 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
-from sinkfence import Lease, LeaseLost, Leases
+from sinkfence import Lease, LeaseLost, Leases, Token
 from sinkfence.demo import child
 from sinkfence.demo.effects import outcome_of
 from sinkfence.demo.fenced import Fenced
 from sinkfence.demo.places import BILLS, INVOICE, JOB, Bill, Places
+from sinkfence.demo.record import now
 from sinkfence.demo.unfenced import Unfenced
 from sinkfence.sinks import Bearer
 from sinkfence.stores.sql import SqlStore
 
-TTL: Final = 2.0
-"""Seconds of a lease: short, for the story waits until one has run out."""
+TTL: Final = 20.0
+"""Seconds of a lease: a machine may be so busy that a worker arms its destinations for seconds."""
+
+REST: Final = 2.0
+"""Seconds that worker A's lease has left once it has armed: the story waits until it has run out."""
 
 PATIENCE: Final = 60.0
 """Seconds that a worker waits for the job."""
@@ -66,7 +70,8 @@ MAKE: Final[dict[str, Callable[[Destinations, Bill, Bearer, Pause], None]]] = {
 
 def attempt(effect: str, to: Destinations, call: Callable[[], None]) -> None:
     """Make one effect, and tell what became of it."""
-    child.tell("outcome", effect=effect, outcome=outcome_of(call, partial(to.answer, effect)))
+    began = now()
+    child.tell("outcome", effect=effect, began=began, outcome=outcome_of(call, partial(to.answer, effect)))
 
 
 def work(to: Destinations, bill: Bill, lease: Lease) -> None:
@@ -75,13 +80,12 @@ def work(to: Destinations, bill: Bill, lease: Lease) -> None:
         attempt(effect, to, partial(make, to, bill, lease, without_pause))
 
 
-def work_and_be_stopped(to: Destinations, bill: Bill, lease: Lease) -> None:
+def work_and_be_stopped(to: Destinations, bill: Bill, token: Token) -> None:
     """Make the effects side by side, so that the story can stop this process in the middle of all three.
 
     Each is made with the bare token, which asks no clock: this worker never learns that it was stopped.
     `lease.token` would raise LeaseLost afterwards. That is a courtesy, and the fence has to hold without it.
     """
-    token = lease.token
     continued = threading.Event()
 
     def pause(effect: str) -> None:
@@ -95,20 +99,36 @@ def work_and_be_stopped(to: Destinations, bill: Bill, lease: Lease) -> None:
         continued.set()
 
 
+def shorten(store: SqlStore, token: Token) -> None:
+    """Let little be left of a lease: nothing of what follows needs it, for it is made with the bare token."""
+    asked = now()
+    until = store.renew(token, REST)
+    child.tell("renewed", asked=asked, until=until.timestamp(), ttl=REST)
+
+
 def main() -> None:
     """Take the job, do the work, complete it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})  # for sigwait; threads inherit the mask
-    logging.disable()  # the timeline tells what the log would
+    logging.disable()  # the story tells what the log would
     brief = child.enter()
     name, places = brief["name"], Places(**brief["places"])
     bill = BILLS[name]
     to = Fenced(places, name) if brief["fenced"] else Unfenced(places, name)
-    leases = Leases(SqlStore(places.leases), ttl=TTL)
+    store = SqlStore(places.leases)
+    leases = Leases(store, ttl=TTL)
     child.tell("asks")
+    asked = now()
     try:
         with leases.hold(JOB, wait=PATIENCE, arm=to.sinks) as lease:
-            child.tell("acquired", generation=lease.generation)
-            (work_and_be_stopped if brief["stopped"] else work)(to, bill, lease)
+            token, until = lease.token, lease.lease_until.timestamp()
+            child.tell(
+                "acquired", asked=asked, generation=token.generation, owner=token.owner, until=until, ttl=TTL
+            )
+            if brief["stopped"]:
+                shorten(store, token)
+                work_and_be_stopped(to, bill, token)
+            else:
+                work(to, bill, lease)
             attempt("completion", to, lambda: to.complete(lease, {"total": bill.amount}))
     except LeaseLost as lost:  # raised by hold() at its end, to whoever hasn't noticed before
         child.tell("left", error=str(lost))

@@ -13,7 +13,7 @@ LEAST = 1.0
 """Bars that are narrower are drawn as wide as this, and one where many would lie on one another."""
 
 
-def tenures(run: Scenes, plan: Plan) -> Iterator[str]:
+def tenures(run: Scenes, plan: Plan, marks: list[Drawn]) -> Iterator[str]:
     """Draw a bar for each generation of each job, on the lane of the store."""
     at: dict[float, float] = {}
     for tenure in sorted(run.tenures, key=lambda each: each.begin):
@@ -32,7 +32,8 @@ def tenures(run: Scenes, plan: Plan) -> Iterator[str]:
             f'<rect class="bar" x="{begin:.1f}" y="{row.y - half:g}" width="{length:.1f}" '
             f'height="{half * 2:g}"/><title>{safe(told)}</title></g>'
         )
-        if words:
+        in_the_way = (each for each in marks if each.y == row.y)
+        if words and not any(-6 < each.x - begin < width(words, font) + 12 for each in in_the_way):
             yield f'<text class="in" x="{begin + 6:.1f}" y="{row.y + 4.5:g}">{safe(words)}</text>'
 
 

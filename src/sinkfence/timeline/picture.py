@@ -63,7 +63,7 @@ def picture(run: Scenes, format: Format, *, top: float = 0) -> Picture:
         'patternTransform="rotate(45)"><path class="hatch" d="M0 0V7"/></pattern></defs>',
         *_frame(plan, top),
         *seen(run, plan, marks),
-        *tenures(run, plan),
+        *tenures(run, plan, marks),
         *faults(run, plan, marks, hatch),
         *_lines(run, plan),
         *_marks(marks),

@@ -260,7 +260,7 @@ def _tenures(events: list[Event], requests: _Requests) -> list[Tenure]:
             found[key] = Tenure(event.job, generation, requests.worker(event), now, until, "ran out")
         elif tenure is not None and tenure.how == "ran out":
             how = "ran out" if event.f == "renew" else f"{event.f}d"
-            end = max(tenure.end, until) if event.f == "renew" else min(tenure.end, now)
+            end = until if event.f == "renew" else min(tenure.end, now)
             found[key] = Tenure(event.job, generation, tenure.worker, tenure.begin, end, how)
     return list(found.values())
 

@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from sinkfence.demo.timeline import Timeline
+from sinkfence.demo.narrator import Narrator
 from sinkfence.demo.verdict import Verdict
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-7]")
@@ -17,12 +17,12 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-7]")
 def told(**settings):
     """Return what a console is sent by a short story."""
     console = Console(file=io.StringIO(), width=40, **settings)
-    timeline, verdict = Timeline(console), Verdict()
-    with timeline.progress("a server"):
+    narrator, verdict = Narrator(console), Verdict()
+    with narrator.progress("a server"):
         pass
-    timeline.tell("worker A", "says something that is longer than the console is wide", "green")
+    narrator.tell("worker A", "says something that is longer than the console is wide", "green")
     verdict.check("it is so", held=False, found="otherwise")
-    timeline.judge(verdict, "All is well.", "green")
+    narrator.judge(verdict, "All is well.", "green")
     return console.file.getvalue()
 
 

@@ -16,7 +16,7 @@ STYLES: Final = {"worker A": "yellow", "worker B": "cyan"}
 """Who is who; everybody else is dim."""
 
 
-class Timeline:
+class Narrator:
     """Prints the story to a Rich console, which knows about pipes, NO_COLOR and widths."""
 
     def __init__(self, console: Console) -> None:
