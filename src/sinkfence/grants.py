@@ -180,9 +180,9 @@ class Store(Protocol):
         ...
 
     def raise_above(self, job_id: str, n: int) -> Record:
-        """Make the job free and its generation n, so that the next one is above n; nothing if it is that already.
+        """Make the job free and its generation n, so that the next one is above n.
 
-        Who holds the job under n or a higher generation keeps it.
+        Where the generation is n or higher already, nothing changes: who holds the job keeps it.
 
         Raises:
             GenerationExhausted: no generation would be left.

@@ -28,7 +28,8 @@ def who() -> str:
 
 def say(what: str) -> None:
     """Say something to whoever sits there, apart from what the command prints."""
-    print(printable(what), file=sys.stderr)
+    with contextlib.suppress(OSError):  # nobody hears it; who has to be asked is not, then
+        print(printable(what), file=sys.stderr, flush=True)
 
 
 def ask(what: str, *, yes: bool) -> None:
@@ -42,7 +43,10 @@ def ask(what: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise Mistake("nothing was changed: nobody is there to be asked, so add --yes")
-    print("Go on? [y/N] ", end="", file=sys.stderr, flush=True)
+    try:
+        print("Go on? [y/N] ", end="", file=sys.stderr, flush=True)
+    except OSError:
+        raise Mistake("nothing was changed: the question could not be shown") from None
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise Mistake("nothing was changed", REFUSED)
 

@@ -20,7 +20,7 @@ TERMINATED: Final = 143
 CODES: Final = """\b
 Exit codes, of every command:
   0    fine
-  1    refused, not found, or not as it has to be: what, is said
+  1    refused, not found, or not as it has to be: what, is said; or the answer was no
   2    wrong usage; also a change that was not confirmed by --yes or at a terminal
   3    something is missing, broken or out of reach: the message says what to do
   130  Ctrl-C; 143 SIGTERM

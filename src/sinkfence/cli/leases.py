@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from sinkfence.cli import places
+from sinkfence.cli import places, where
 from sinkfence.cli.consent import ask, logged, say
 from sinkfence.cli.exits import CODES, REFUSED
 from sinkfence.cli.mistakes import Mistake
 from sinkfence.cli.output import put_list, put_one
 from sinkfence.cli.places import AsJson, Job, Prefix, Yes, lease_store
-from sinkfence.errors import LeaseLost
+from sinkfence.errors import Conflict, LeaseLost
 from sinkfence.grants import Record
 from sinkfence.tokens import Token, label, parse_generation
 
@@ -53,7 +53,7 @@ def list_(prefix: Prefix = "", store: places.Store = None, as_json: AsJson = Fal
     Example:
       sinkfence leases list reports/ --store sqlite:///leases.db
     """
-    with lease_store(store) as opened:
+    with lease_store(store) as (opened, _):
         found = opened.list(prefix)
     table = [
         {
@@ -78,7 +78,7 @@ def show(job: Job, store: places.Store = None, as_json: AsJson = False) -> None:
     Example:
       sinkfence leases show reports/latest --json
     """
-    with lease_store(store) as opened:
+    with lease_store(store) as (opened, _):
         record = existing(opened, job)
     put_one(fields(record), as_json=as_json)
 
@@ -99,13 +99,10 @@ def release(job: Job, store: places.Store = None, yes: Yes = False, as_json: AsJ
 
     def take(found: Record) -> Record:
         assert found.owner is not None
-        try:
-            opened.release(Token(job, found.generation, found.owner))
-        except LeaseLost:
-            raise Mistake(CHANGED.format(job=job), REFUSED) from None
+        opened.release(Token(job, found.generation, found.owner))
         return existing(opened, job)
 
-    with lease_store(store) as opened:
+    with lease_store(store) as (opened, place):
         record = existing(opened, job)
         if record.state == "done":
             raise Mistake(f"job {job!r} is completed, and nobody holds it: `reopen` runs it again", REFUSED)
@@ -115,7 +112,7 @@ def release(job: Job, store: places.Store = None, yes: Yes = False, as_json: AsJ
             f"{standing(record)}\nIts lease is taken away; the next owner gets a number above "
             f"{record.generation}."
         )
-        changed = change(opened, record, take, store=store, act="release", what=what, yes=yes)
+        changed = change(opened, record, take, place=place, act="release", what=what, yes=yes)
     put_one(fields(changed), as_json=as_json)
 
 
@@ -131,15 +128,17 @@ def reopen(job: Job, store: places.Store = None, yes: Yes = False, as_json: AsJs
     Example:
       sinkfence leases reopen invoice-42 --store sqlite:///leases.db
     """
-    with lease_store(store) as opened:
+
+    def free(found: Record) -> Record:
+        return opened.reopen(job, seen=found)
+
+    with lease_store(store) as (opened, place):
         record = existing(opened, job)
         if record.state == "open" and record.owner is None:
             raise Mistake(f"job {job!r} is open and free already", REFUSED)
         dropped = "\nIts result is dropped." if record.result is not None else ""
-        what = f"{standing(record)}\nIt is made open and free, whoever holds it.{dropped}"
-        changed = change(
-            opened, record, lambda _: opened.reopen(job), store=store, act="reopen", what=what, yes=yes
-        )
+        what = f"{standing(record)}\nIt is made open and free.{dropped}"
+        changed = change(opened, record, free, place=place, act="reopen", what=what, yes=yes)
     put_one(fields(changed), as_json=as_json)
 
 
@@ -168,7 +167,11 @@ def raise_(
         n = parse_generation(above)
     except ValueError as error:
         raise Mistake(f"--above: {error}") from None
-    with lease_store(store) as opened:
+
+    def lift(found: Record) -> Record:
+        return opened.raise_above(job, n, seen=found)
+
+    with lease_store(store) as (opened, place):
         record = opened.get(places.job_id(job))
         if record is not None and record.generation >= n:
             say(f"Nothing to do: the next owner's number is above {n} already.")
@@ -182,9 +185,7 @@ def raise_(
         if record is not None and record.state == "open" and record.owner is not None:
             what += " Its lease is taken away."
         act = f"raise above {n}"
-        changed = change(
-            opened, before, lambda _: opened.raise_above(job, n), store=store, act=act, what=what, yes=yes
-        )
+        changed = change(opened, before, lift, place=place, act=act, what=what, yes=yes)
     put_one(fields(changed), as_json=as_json)
 
 
@@ -193,25 +194,24 @@ def change(
     record: Record,
     make: Callable[[Record], Record],
     *,
-    store: str | None,
+    place: where.Place,
     act: str,
     what: str,
     yes: bool,
 ) -> Record:
-    """Ask, look whether the record is still the one that was shown, change it, and log all that."""
-    where = f"lease store {places.shown(store)}"
-    ask(f"{where}\n{what}", yes=yes)
-    # Nobody may lose a lease that the operator has not seen: the answer may have taken minutes.
-    now = opened.get(record.job_id)
-    if now is not None and identity(now) != identity(record):
-        raise Mistake(CHANGED.format(job=record.job_id), REFUSED)
-    with logged(f"{act} job {record.job_id!r}, generation {record.generation}", where):
-        return make(record)
-
-
-def identity(record: Record) -> tuple[Any, ...]:
-    """Return what says whose turn it is."""
-    return record.generation, record.owner, record.state
+    """Ask, and change the record if it is still the one that was shown; log who did that, and where."""
+    # The store's own word: a URL's query and variables may lead elsewhere than it seems.
+    at = str(where.connected(opened, place))
+    ask(f"{at}\n{what}", yes=yes)
+    try:
+        with logged(f"{act} job {record.job_id!r}, generation {record.generation}", at):
+            # In one statement with the look whether it is that one: nobody may lose a lease that the
+            # operator has not seen, and the answer may have taken minutes.
+            return make(record)
+    except (Conflict, LeaseLost) as error:
+        if getattr(error, "earlier_attempt_unknown", False):
+            raise
+        raise Mistake(CHANGED.format(job=record.job_id), REFUSED) from None
 
 
 def existing(opened: "SqlStore", job: str) -> Record:

@@ -6,8 +6,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from sinkfence import findings
 from sinkfence.cli.exits import FINE, INTERRUPTED, MISSING, REFUSED, USAGE
 from sinkfence.errors import GenerationExhausted, LeaseHeld, LeaseLost, SinkfenceError
 
@@ -35,42 +36,76 @@ def heard(app: Callable[..., Any], arguments: Sequence[str]) -> int:
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else FINE
     except KeyboardInterrupt:
-        print("sinkfence: interrupted", file=sys.stderr)
+        _complain("interrupted")
         code = INTERRUPTED
     except Exception as error:
         found = told(error)
         if found is None:
             raise
-        print(f"sinkfence: {printable(str(found))}", file=sys.stderr)
+        _complain(str(found))
         code = found.code
     else:
         code = FINE
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read has gone, `| head` say. Python flushes once more at its exit, and would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = REFUSED
+    return _flushed(code)
+
+
+def _flushed(code: int) -> int:
+    """Write what is left, and return the exit code, which is another one where that fails."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError as error:
+            # Python flushes once more at its exit, and would complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            if stream is sys.stdout and isinstance(error, BrokenPipeError):
+                code = REFUSED  # whoever read has gone, `| head` say
+            elif stream is sys.stdout and code == FINE:
+                _complain(f"the output could not be written: {error.strerror}")
+                code = MISSING
     return code
 
 
+def _complain(says: str) -> None:
+    with contextlib.suppress(OSError):  # nobody hears it: the exit code is all that there is to tell
+        print(f"sinkfence: {printable(says)}", file=sys.stderr, flush=True)
+
+
+class Masking(Protocol):
+    """Where something goes wrong, and how to tell of it."""
+
+    def masked(self, text: str) -> str:
+        """Return a text without the secrets that lead there."""
+        ...
+
+
 @contextlib.contextmanager
-def reaching(place: str, secrets: Sequence[str] = ()) -> Generator[None]:
-    """Say of what goes wrong where it did, without these secrets."""
+def reaching(place: Masking) -> Generator[None]:
+    """Say of what goes wrong where it did, without its secrets; what is logged meanwhile has none either."""
+
+    def mask(record: logging.LogRecord) -> bool:
+        record.msg, record.args = place.masked(record.getMessage()), ()
+        return True
+
+    handlers = list(logging.getLogger().handlers)
+    for handler in handlers:
+        handler.addFilter(mask)
     try:
         yield
-    except (Mistake, BrokenPipeError):
+    except BrokenPipeError:
         raise
+    except Mistake as mistake:
+        raise Mistake(place.masked(str(mistake)), mistake.code) from None
     except Exception as error:
         found = told(error)
         if found is None and isinstance(error, ValueError):  # of our own checks of what was given
             found = Mistake(str(error))
         if found is None:
             raise
-        says = str(found)
-        for secret in secrets:
-            says = says.replace(secret, "***")
+        says = place.masked(str(found))
         raise Mistake(f"{place}: {says}" if found.code == MISSING else says, found.code) from None
+    finally:
+        for handler in handlers:
+            handler.removeFilter(mask)
 
 
 def told(error: Exception) -> Mistake | None:
@@ -122,4 +157,4 @@ def _short(error: object) -> str:
 
 def printable(text: str) -> str:
     """Return text that does nothing to a terminal, whoever wrote it."""
-    return re.sub(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]", lambda found: ascii(found[0])[1:-1], text)
+    return re.sub(r"[^\n\t]+", lambda found: findings.printable(found[0]), text)

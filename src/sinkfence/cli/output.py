@@ -10,6 +10,7 @@ import rich.text
 
 from sinkfence.cli.mistakes import printable
 from sinkfence.findings import Report
+from sinkfence.findings import printable as one_line
 
 Shown = Mapping[str, str]
 """One line of a table: its columns' names, and what stands there."""
@@ -38,11 +39,11 @@ def put_list(name: str, items: Sequence[Mapping[str, Any]], table: Sequence[Show
     elif console.is_terminal:
         drawn = rich.table.Table(*table[0], box=None, header_style="bold", pad_edge=False)
         for line in table:
-            drawn.add_row(*(rich.text.Text(printable(value), overflow="fold") for value in line.values()))
+            drawn.add_row(*(rich.text.Text(one_line(value), overflow="fold") for value in line.values()))
         console.print(drawn)
     else:
         for cells in (list(table[0]), *(line.values() for line in table)):
-            put("\t".join(cells))
+            put("\t".join(map(one_line, cells)))
 
 
 def put_one(item: Mapping[str, Any], *, as_json: bool) -> None:
@@ -53,7 +54,7 @@ def put_one(item: Mapping[str, Any], *, as_json: bool) -> None:
     width = max(map(len, item)) + 2
     for name, value in item.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        put(f"{name + ':':{width}}{text}")
+        put(f"{name + ':':{width}}{one_line(text)}")
 
 
 def put_report(report: Report, *, as_json: bool) -> None:

@@ -1,14 +1,13 @@
-"""Where the commands are pointed at: a lease store, a database, a bucket; without telling a password."""
+"""What the commands are pointed at: a lease store, a database, a bucket; opened."""
 
 import contextlib
 import re
 from collections.abc import Generator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
-from urllib.parse import unquote
 
 import typer
 
+from sinkfence.cli import where
 from sinkfence.cli.exits import MISSING, need
 from sinkfence.cli.mistakes import Mistake, reaching
 from sinkfence.errors import SchemaMismatch
@@ -54,26 +53,28 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking, for scri
 
 
 @contextlib.contextmanager
-def lease_store(url: str | None) -> Generator["SqlStore"]:
+def lease_store(url: str | None) -> Generator["tuple[SqlStore, where.Place]"]:
     """Open a lease store, and say of what goes wrong there what to do."""
     if not url:
         raise Mistake("which lease store? Give --store URL, or set SINKFENCE_STORE")
     sqlite = url.startswith("sqlite")
     if sqlite:
         need(["sqlalchemy"], "sql")
-        _must_be_there(url)
     else:
         need(["sqlalchemy", "psycopg"], "postgres")
-    with reaching(f"lease store {shown(url)}", secrets(url)):
+    place = where.lease_store(url)
+    if where.absent(place):
+        raise Mistake(f"{place}: there is no such file", MISSING)
+    with reaching(place):
         from sinkfence.stores.sql import SqlStore
 
         store = SqlStore(url)
         try:
-            yield store
+            yield store, place
         except SchemaMismatch as error:
             dialect = " --dialect sqlite" if sqlite else ""
             raise Mistake(
-                f"lease store {shown(url)}: {error} (`sinkfence schema leases{dialect}` prints it as SQL)",
+                f"{place}: {error} (`sinkfence schema leases{dialect}` prints it as SQL)",
                 MISSING,
             ) from None
         finally:
@@ -87,15 +88,16 @@ def database(dsn: str | None) -> Generator["psycopg.Connection[Any]"]:
         raise Mistake("which database? Give its DSN, or set SINKFENCE_POSTGRES")
     need(["psycopg", "sqlalchemy"], "postgres")
     dsn = re.sub(r"^postgres(ql)?\+\w+://", "postgresql://", dsn)  # as SQLAlchemy has it
-    with reaching(f"database {shown(dsn)}", secrets(dsn)):
-        import psycopg
+    import psycopg
 
+    place = where.database(dsn)
+    with reaching(place):
         try:
             with psycopg.connect(dsn, connect_timeout=5) as connection:
                 yield connection
         except SchemaMismatch as error:
             raise Mistake(
-                f"database {shown(dsn)}: {error} (`sinkfence schema postgres` prints it as SQL)", MISSING
+                f"{place}: {error} (`sinkfence schema postgres` prints it as SQL)", MISSING
             ) from None
 
 
@@ -103,8 +105,8 @@ def database(dsn: str | None) -> Generator["psycopg.Connection[Any]"]:
 def bucket(name: str, endpoint: str | None) -> Generator["S3Client"]:
     """Make a client of S3, and make sure that a bucket can be reached at all."""
     need(["boto3"], "s3")
-    where = f"bucket {name!r}" + (f" at {shown(endpoint)}" if endpoint else "")
-    with reaching(where):
+    at = f" at {where.web('--endpoint', endpoint, login=False)}" if endpoint else ""
+    with reaching(where.Place(f"bucket {name!r}{at}")):
         import boto3
         from botocore.config import Config
         from botocore.exceptions import ClientError
@@ -114,6 +116,8 @@ def bucket(name: str, endpoint: str | None) -> Generator["S3Client"]:
             "s3", endpoint_url=endpoint, config=patience
         )
         with contextlib.closing(made) as client:
+            if not endpoint:  # which may stand in a variable or in a file of boto3's
+                where.web("the endpoint", made.meta.endpoint_url, login=False)
             try:
                 client.head_bucket(Bucket=name)
             except ClientError as error:
@@ -129,42 +133,3 @@ def job_id(text: str) -> str:
         return check_job_id(text)
     except ValueError as error:
         raise Mistake(str(error)) from None
-
-
-def shown(url: str | None) -> str:
-    """Return what may be shown of a URL or a connection string: no password, and nothing that may be one.
-
-    Raises:
-        Mistake: a password holds what ends it, so that its rest would be taken for a host, and be told.
-    """
-    url = url or ""
-    scheme, found, rest = url.partition("://")
-    if not found:
-        kept = re.findall(r"(?:^|\s)((?:host|hostaddr|port|dbname|user|service)\s*=\s*[^\s']+)", url)
-        return repr(" ".join(kept)) if kept else "that was given"
-    if scheme.startswith("sqlite"):
-        return url.partition("?")[0]
-    authority, slash, path = rest.partition("?")[0].partition("/")
-    user, _, hosts = authority.rpartition("@")
-    ports = [host.rpartition(":")[2] for host in hosts.split(",") if ":" in host.rpartition("]")[2]]
-    if "@" in user or not all(port.isdigit() or not port for port in ports):
-        raise Mistake(
-            "that URL can't be read: in a user name or password write %40 for @, %3A for :, %2F for /, "
-            "%3F for ?, %23 for #"
-        )
-    at = f"{user.partition(':')[0]}@" if user else ""
-    return f"{scheme}://{at}{hosts}{slash}{path}"
-
-
-def secrets(url: str) -> list[str]:
-    """Return the passwords in a URL or a connection string, as they are written and as they are meant."""
-    written = re.findall(r"://[^:/@]*:([^@]*)@|(?:password|passfile|sslpassword)\s*=\s*'?([^\s'&]+)", url)
-    plain = [part for found in written for part in found if part]
-    return [each for part in plain for each in {part, unquote(part)}]
-
-
-def _must_be_there(url: str) -> None:
-    # SQLite makes a file of any name that it is given: a typing error would become a store without leases.
-    name = url.partition("?")[0].partition(":///")[2]
-    if name and name != ":memory:" and not name.startswith("file:") and not Path(unquote(name)).is_file():
-        raise Mistake(f"lease store {shown(url)}: there is no such file", MISSING)
