@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -14,7 +16,7 @@ from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_http import wire
 from sinkfence_http.calls import Sign
-from sinkfence_http.forgery import forged
+from sinkfence_http.forgery import altered, forged
 from sinkfence_http.replies import Reply, meaning
 
 if TYPE_CHECKING:
@@ -27,13 +29,19 @@ INVENTED: Final = "sinkfence-doctor/invented"
 METHOD: Final = "PROPFIND"
 """Safe by definition (RFC 4918, section 9.1), known to servers, served by few; and a door fences it, as it
 does all methods but the four that it knows to be safe."""
-ROUNDS: Final = 5
-"""How often a stale token is sent, each time over a new connection: another host may not know the mark."""
+WAVES: Final = 6
+"""How often a stale token is sent over several connections at once: another worker may not know the mark."""
+WIDTH: Final = 8
+"""How many at once: of those that come one after the other, one worker may well take all."""
+PAUSE: Final = 0.05
+"""Seconds between two waves: what keeps a worker from its turn on a busy host is over by the next one."""
 TIMEOUT: Final = 10.0
 """Seconds for each request."""
 
 _REFUSED: Final[Mapping[str, int]] = {"unauthentic-token": 403, "malformed-token": 400}
+_STALE: Final[Mapping[str, int]] = {"stale-token": 412}
 _CONFLICT: Final[Mapping[str, int]] = {"generation-conflict": 412, "stale-token": 412}
+_EXPIRED: Final[Mapping[str, int]] = {"token-expired": 412, **_REFUSED}
 _SIGN: Final = "sign as the workers do: key, kid, alg, issuer and audience"
 _LEASE: Final = "if it looks numbers up, show it a lease (bearer=, --store)"
 
@@ -63,10 +71,17 @@ def doctor(
 
     Raises:
         requests.RequestException: the first request got no answer.
-        ValueError: `sign` makes no compact JWS, the URL is none, or nothing is below the bearer's generation.
+        ValueError: `sign` makes no compact JWS, the URL is none, or has a query or a fragment, or nothing is
+            below the bearer's generation.
         LeaseLost: the bearer's lease is over.
     """
+    if "?" in base_url or "#" in base_url:
+        # Appended to, it would be another address, and a POST to whatever stands there.
+        raise ValueError("a service's base URL has no query (?) and no fragment (#)")
     parts = urlsplit(base_url)
+    if "@" in parts.path:
+        # Of a login whose password has a slash: its rest would be told as a path.
+        raise ValueError("that URL can't be read: write %40 for @, and %2F for / in a password")
     where = f"service at {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
     examination = _Examination(session, base_url.rstrip("/"), sign, bearer)
     examination.ask("POST", wire.ARM_PATH, path, method)
@@ -91,6 +106,9 @@ class _Examination:
         self._newest = newest = bearer.token if bearer else replace(self._invented, job_id=JOB)
         self._other = replace(newest, owner=f"another:{secrets.token_hex(16)}")
         self._stale = replace(self._other, generation=newest.generation - 1)
+        # As text it may be the higher one: "99" is above "100".
+        fewer = 10 ** (len(str(newest.generation)) - 1) - 1
+        self._shorter = replace(self._stale, generation=fewer) if fewer else None
         self.findings: list[Finding] = []
 
     def ask(self, arm_method: str, arm_path: str, path: str | None, method: str) -> None:
@@ -109,6 +127,11 @@ class _Examination:
             self._tell("routes", "note", says, "name one (path=, --path)")
         else:
             self._route(_Place(method, f"{self._base}/{path.lstrip('/')}", f"{method} {path}: "))
+        says = (
+            f"{WAVES * WIDTH + 1} connections were one's that knows the mark. Not seen: who was not met, and "
+            "whether the marks outlive a restart (those of a DoorOnly do not)"
+        )
+        self._tell("workers", "note", says, "see that all of them keep their marks in one place, on a disk")
         says = "not asked: a door sees to it that they check, unless it was made with strict=False"
         self._tell("handlers", "note", says, "look for `not-guarded` in the service's log")
 
@@ -129,8 +152,12 @@ class _Examination:
         self._try(place, "malformed token", ['"half a token'], malformed)
         self._try(place, "two tokens", [newest, newest], malformed)
         self._try(place, "two tokens in one field", [f"{newest}, {newest}"], malformed)
-        for name, value in forged(self._sign, self._newest).items() if self._signed else ():
+        if not self._signed:
+            return
+        for name, value in forged(self._sign, self._newest).items():
             self._try(place, f"forged: {name}", [value], _REFUSED)
+        for name, value in altered(self._sign, self._newest).items():
+            self._try(place, f"signed: {name}", [value], _EXPIRED if name == "expired" else _REFUSED)
 
     def _arm(self, place: _Place) -> bool:
         """Arm the service for the newest owner, and return whether it is armed now."""
@@ -165,28 +192,40 @@ class _Examination:
         return True
 
     def _staleness(self, place: _Place) -> None:
-        self._try(place, "stale token", [self._sign(self._stale)], {"stale-token": 412}, rounds=ROUNDS)
+        try:
+            replies = self._spread(place, self._sign(self._stale))
+        except OSError as error:
+            self._untried(place, "stale token", error)
+        else:
+            # One that is not as it has to be, if there is one: that is what there is to tell.
+            odd = [each for each in replies if meaning(each, _STALE)[0] != "ok"]
+            worst = [each for each in odd if meaning(each, _STALE)[0] == "broken"]
+            self._judge(place, "stale token", (worst or odd or replies)[0], _STALE)
+        if self._shorter is not None:
+            self._try(place, "stale token of fewer digits", [self._sign(self._shorter)], _STALE)
         self._try(place, "another owner", [self._sign(self._other)], _CONFLICT)
 
-    def _try(
-        self,
-        place: _Place,
-        name: str,
-        tokens: Sequence[str],
-        expected: Mapping[str, int],
-        rounds: int = 1,
-    ) -> None:
-        reply: Reply | None = None
-        for _ in range(rounds):
-            try:
-                reply = self._send(place, tokens)
-            except OSError as error:  # as all of requests are
-                self._untried(place, name, error)
-                return
-            if reply.said is None or reply.said.word not in expected:
-                break
-        if reply is not None:
+    def _try(self, place: _Place, name: str, tokens: Sequence[str], expected: Mapping[str, int]) -> None:
+        try:
+            reply = self._send(place, tokens)
+        except OSError as error:  # as all of requests are
+            self._untried(place, name, error)
+        else:
             self._judge(place, name, reply, expected)
+
+    def _spread(self, place: _Place, token: str) -> list[Reply]:
+        """Send a token over many connections, all of them open at once, so that they reach all who serve."""
+        replies: list[Reply] = []
+        with ExitStack() as held, ThreadPoolExecutor(WIDTH) as threads:
+            try:
+                for turn in range(WAVES):
+                    time.sleep(PAUSE if turn else 0)
+                    sent = [threads.submit(self._send, place, [token], held) for _ in range(WIDTH)]
+                    replies += [each.result() for each in sent]
+                return replies
+            except OSError:
+                pass  # a server of one thread, which waits for the end of a connection
+        return [*replies, *(self._send(place, [token]) for _ in range(WIDTH))]
 
     def _judge(self, place: _Place, name: str, reply: Reply, expected: Mapping[str, int]) -> bool:
         """Tell what an answer means, and return whether it is the one that a fenced service gives."""
@@ -201,8 +240,11 @@ class _Examination:
     def _tell(self, name: str, grade: Grade, says: str, advice: str) -> None:
         self.findings.append(Finding(name, grade, says, advice))
 
-    def _send(self, place: _Place, tokens: Sequence[str]) -> Reply:
-        """Send one request, over a connection of its own, by the session's settings."""
+    def _send(self, place: _Place, tokens: Sequence[str], held: ExitStack | None = None) -> Reply:
+        """Send one request, over a connection of its own, by the session's settings.
+
+        With `held` that connection stays open: the answer is not read to its end before that is left.
+        """
         import requests
         from urllib3 import HTTPHeaderDict
 
@@ -210,15 +252,20 @@ class _Examination:
         request = session.prepare_request(requests.Request(place.method, place.url))
         headers = HTTPHeaderDict(request.headers)
         headers.pop(wire.TOKEN, None)
-        headers["Connection"] = "close"
+        headers["Connection"] = "close" if held is None else "keep-alive"
         for token in tokens:
             headers.add(wire.TOKEN, token)  # a line for each
         request.headers = headers  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
         settings: dict[str, Any] = dict(session.merge_environment_settings(place.url, {}, True, None, None))
         adapter = session.get_adapter(place.url)
         transmit = getattr(adapter, "transmit", adapter.send)  # a FencedAdapter would put its own token on
+        if held is not None:
+            settings["stream"] = True
         response = transmit(request, timeout=TIMEOUT, **settings)
-        response.close()
+        if held is None:
+            response.close()
+        else:
+            held.callback(response.raw.close)  # and not given back to a pool, which is too small for all
         return Reply(response.status_code, wire.parse_status(response.headers.get(wire.STATUS)))
 
 

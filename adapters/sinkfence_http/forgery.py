@@ -10,6 +10,7 @@ from typing import Any
 from sinkfence.tokens import Token
 from sinkfence_http import wire
 from sinkfence_http.calls import Sign
+from sinkfence_http.signer import TokenSigner, signed_with
 from sinkfence_http.verifiers import ALGORITHMS, load_jwt, make_jws
 
 
@@ -41,6 +42,22 @@ def forged(sign: Sign, token: Token) -> dict[str, str]:
             _decoded(payload), _other_key(head["alg"]), head["alg"], headers=named
         )
     return ways
+
+
+def altered(sign: Sign, token: Token) -> dict[str, str]:
+    """Return a `Fencing-Token` value for each way to use the workers' own key for what is not this service's.
+
+    What is signed by another function than a `TokenSigner` can't be altered: there are none.
+    """
+    if not isinstance(sign, TokenSigner):
+        return {}
+    name = f"sinkfence-doctor-{secrets.token_hex(8)}"
+    return {
+        "another audience": signed_with(sign, token, aud=name),
+        "another issuer": signed_with(sign, token, iss=name),
+        "another kid": signed_with(sign, token, kid=name),
+        "expired": signed_with(sign, token, age=7 * 24 * 3600),  # of any lifetime that is usual
+    }
 
 
 def _other_key(alg: str) -> Any:

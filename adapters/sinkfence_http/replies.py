@@ -26,6 +26,9 @@ def meaning(reply: Reply, expected: Mapping[str, int]) -> tuple[Grade, str, str]
     status, word = reply.status, reply.said.word if reply.said else None
     wanted = " or ".join(f"{code} {name}" for name, code in expected.items())
     if word is not None and word in expected:
+        if reply.said is not None and reply.said.applied and expected[word] >= 400:  # not of `armed`
+            says = f"answered {status} {word};applied: it had taken effect before it was refused"
+            return "broken", says, "have the handler check the token before it does anything, or in one step"
         if status == expected[word]:
             return "ok", f"{status} {word}", ""
         says = f"answered {status}, and {word} in Fencing-Status: something on the way changes the status"
