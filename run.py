@@ -45,6 +45,12 @@ INCLUDED_IN = {
 }
 
 CHECKS = ["ruff check .", "ruff format --check .", "mypy", "pyright", "lint-imports"]
+SIDE_BY_SIDE = [
+    "-n",
+    "3",
+    "--dist",
+    "worksteal",
+]  # all tests mostly wait: in three processes they wait together
 BUILDS = ["python -m hatchling build -d dist", "python tests/packaging/sbom.py dist"]
 
 ROOT = os.path.dirname(os.path.abspath(__file__))
@@ -245,7 +251,7 @@ def run(verb, arguments):
         return int(any(subprocess.call(build.split(), env=variables) != 0 for build in BUILDS))
     command = {
         "demo": [PYTHON, os.path.join(VENV, "bin", "sinkfence"), "demo"],
-        "test": [PYTHON, "-m", "pytest"],
+        "test": [PYTHON, "-m", "pytest"] + ([] if arguments else SIDE_BY_SIDE),
         "bench": [PYTHON, os.path.join("tests", "bench")],
         "docs": [PYTHON, "-m", "sphinx", "-Wn", "--keep-going", "docs", "docs/_build/html"],
         "sh": [] if arguments else [variables.get("SHELL", "/bin/sh")],

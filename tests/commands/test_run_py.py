@@ -272,6 +272,17 @@ def test_arguments_are_handed_on_and_the_command_takes_over(run_py, monkeypatch,
     assert taken[0][-len(ends) :] == ends
 
 
+@pytest.mark.parametrize(("arguments", "processes"), [([], True), (["tests/core"], False)])
+def test_all_tests_are_run_side_by_side(run_py, monkeypatch, arguments, processes) -> None:
+    """Where tests are picked, it is by who wants to look at them, one after the other."""
+    taken: list[list[str]] = []
+    monkeypatch.setattr(run_py.shutil, "which", lambda name, path: name)
+    monkeypatch.setattr(run_py.os, "execvpe", lambda name, command, environment: taken.append(command))
+    monkeypatch.setattr(run_py.os, "chdir", lambda folder: None)
+    run_py.run("test", arguments)
+    assert ("-n" in taken[0]) == processes
+
+
 def test_an_empty_home_is_none(run_py, monkeypatch) -> None:
     """With HOME="" caches would go to the root folder; and nobody's PYTHONPATH gets in between."""
     monkeypatch.setenv("HOME", "")

@@ -14,13 +14,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-SAID = pytest.StashKey[list[str]]()
+EXPLORED = "explored"
 
 
 @pytest.fixture
-def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
+def say(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """Add a line to the summary: bounds and numbers, without which a verdict means little."""
-    return pytestconfig.stash.setdefault(SAID, []).append
+    return lambda line: record_property(EXPLORED, line)
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +47,17 @@ def database(postgres_server: Any) -> Iterator[Any]:
         conn.execute(f"drop role {role}")
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if lines := config.stash.get(SAID, []):
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    # From the reports: they are what comes back from tests in another process.
+    lines = [
+        str(value)
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", "") == "call"
+        for name, value in report.user_properties
+        if name == EXPLORED
+    ]
+    if lines:
         terminalreporter.section("what was explored")
         for line in lines:
             terminalreporter.write_line(line)
