@@ -19,12 +19,12 @@ LABELS: Final = 200
 """Refusals and flaws that have words beside them, where there is room; all have tooltips."""
 
 LEGEND: Final = (
-    ("dot", "took effect"),
-    ("cross", "refused"),
+    ("effect", "took effect"),
+    ("refusal", "refused"),
     ("flaw", "broke the rule"),
-    ("sent", "set out"),
-    ("ring", "no answer"),
-    ("pause", "stopped, or another fault"),
+    ("request", "set out"),
+    ("unknown", "no answer"),
+    ("fault", "stopped, or another fault"),
 )
 
 SHAPES: Final = {
@@ -70,7 +70,7 @@ def picture(run: Scenes, format: Format, *, top: float = 0) -> Picture:
         *_flaws(run, plan),
         *_labels(run, plan, marks),
     ]
-    legend, bottom = _legend(plan, hatch)
+    legend, bottom = _legend(plan, hatch, _kinds(run))
     return Picture("".join([*parts, *legend]), format.width, bottom)
 
 
@@ -154,7 +154,7 @@ def _labels(run: Scenes, plan: Plan, marks: list[Drawn]) -> Iterator[str]:
     for x, y, klass, texts in wanted[:LABELS]:
         for words in texts:
             wide = width(words, size)
-            places = (x + 12, x + 12 + wide), (x - 12 - wide, x - 12)
+            places = (x + 14, x + 14 + wide), (x - 14 - wide, x - 14)
             free = [place for place in places if plan.left <= place[0] and place[1] <= plan.right]
             free = [place for place in free if not any(_touch(place, each) for each in taken[y])]
             if free:
@@ -172,21 +172,22 @@ def _said(flaw: Flaw) -> tuple[str, ...]:
     return (flaw.sentences[0], " ".join(flaw.invariants), flaw.invariants[0])
 
 
-def _legend(plan: Plan, hatch: str) -> tuple[list[str], float]:
+def _kinds(run: Scenes) -> set[str]:
+    found: set[str] = {mark.kind for mark in run.marks}
+    return found | ({"flaw"} if run.flaws else set()) | ({"fault"} if run.faults else set())
+
+
+def _legend(plan: Plan, hatch: str, kinds: set[str]) -> tuple[list[str], float]:
     parts: list[str] = []
     x, y = 18.0, plan.bottom + 24
     for kind, words in LEGEND:
+        if kind not in kinds:
+            continue
         room = 14 + width(words, 12) + 16
         if x + room > plan.format.width and x > 18:
             x, y = 18.0, y + 20
-        shape = {
-            "dot": SHAPES["effect"],
-            "cross": SHAPES["refusal"],
-            "flaw": '<path class="flaw" d="M0-6 6 0 0 6-6 0z"/>',
-            "sent": SHAPES["request"],
-            "ring": SHAPES["unknown"],
-            "pause": f'<rect x="-6" y="-6" width="12" height="12" fill="url(#{hatch})"/>',
-        }[kind]
+        pause = f'<rect x="-6" y="-6" width="12" height="12" fill="url(#{hatch})"/>'
+        shape = SHAPES.get(kind, pause)
         parts.append(f'<g class="m key" transform="translate({x:.1f} {y:g})">{shape}</g>')
         parts.append(f'<text class="tick" x="{x + 12:.1f}" y="{y + 4:g}">{words}</text>')
         x += room

@@ -219,7 +219,15 @@ def _mark(event: Event, requests: _Requests) -> Mark | None:
             lane: Lane = ("worker", event.p, "")
             return Mark(event.t, "request", lane, worker, event.generation, f"sets out: {event.f}{step}")
         case "effect", _:
-            return Mark(event.t, "effect", _lane(event), worker, event.generation, f"took effect{step}", sent)
+            return Mark(
+                event.t,
+                "effect",
+                _lane(event),
+                worker,
+                event.generation,
+                f"{step.removeprefix(' of ') or 'write'} took effect",
+                sent,
+            )
         case "write" | "arm" | "renew" | "complete" | "release", "fail":
             error = event.value.get("error")
             words = f"{event.f}{step} refused" + (f": {error}" if error else "")
@@ -259,6 +267,8 @@ def _tenures(events: list[Event], requests: _Requests) -> list[Tenure]:
         if event.f == "acquire":
             found[key] = Tenure(event.job, generation, requests.worker(event), now, until, "ran out")
         elif tenure is not None and tenure.how == "ran out":
+            if event.f != "renew" and now >= tenure.end:
+                continue  # it had run out before
             how = "ran out" if event.f == "renew" else f"{event.f}d"
             end = until if event.f == "renew" else min(tenure.end, now)
             found[key] = Tenure(event.job, generation, tenure.worker, tenure.begin, end, how)
