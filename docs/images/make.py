@@ -30,7 +30,7 @@ WORDS = {
 
 def drawing(events: list[Event], name: str) -> str:
     """Return the SVG of a run, which stands alone: it has its colours and its background with it."""
-    drawn = picture(scenes(events, check(events)), NARROW, top=TOP)
+    drawn = picture(scenes(events, check(events)), NARROW, top=TOP, said="accepted")
     title, colour, sentence = WORDS[name]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="timeline" viewBox="0 0 {drawn.width:g} '

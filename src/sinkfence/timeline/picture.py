@@ -53,8 +53,8 @@ class Picture:
         )
 
 
-def picture(run: Scenes, format: Format, *, top: float = 0) -> Picture:
-    """Draw a run, `top` below the upper edge."""
+def picture(run: Scenes, format: Format, *, top: float = 0, said: str = "") -> Picture:
+    """Draw a run, `top` below the upper edge; `said` stands beside a flaw in place of the rule's name."""
     plan = Plan(run, format, top + 22)
     marks = drawn(run.marks, plan)
     hatch = f"hatch-{format.name}-{top:.0f}"
@@ -63,30 +63,35 @@ def picture(run: Scenes, format: Format, *, top: float = 0) -> Picture:
         'patternTransform="rotate(45)"><path class="hatch" d="M0 0V7"/></pattern></defs>',
         *_frame(plan, top),
         *seen(run, plan, marks),
+        *_lines(run, plan),
         *tenures(run, plan, marks),
         *faults(run, plan, marks, hatch),
-        *_lines(run, plan),
         *_marks(marks),
         *_flaws(run, plan),
-        *_labels(run, plan, marks),
+        *_names(plan),
+        *_labels(run, plan, marks, said),
     ]
     legend, bottom = _legend(plan, hatch, _kinds(run))
     return Picture("".join([*parts, *legend]), format.width, bottom)
 
 
 def _frame(plan: Plan, top: float) -> Iterator[str]:
-    font = plan.format.font
     for instant, words in plan.ticks():
         x = plan.x(instant)
         if x + width(words, 11) / 2 <= plan.format.width:
             anchor = "start" if x - width(words, 11) / 2 < 0 else "middle"
             yield f'<path class="grid" d="M{x:.1f} {top + 18:g}V{plan.bottom:g}"/>'
             yield f'<text class="tick" x="{x:.1f}" y="{top + 12:g}" text-anchor="{anchor}">{words}</text>'
-    for name, y in plan.heads:
-        words = safe(shortened(name, plan.format.width - 24, font))
-        yield f'<text class="head" x="12" y="{y:g}">{words}<title>{safe(name)}</title></text>'
     for row in plan.rows.values():
         yield f'<path class="base" d="M{plan.left:g} {row.y:g}H{plan.right:g}"/>'
+
+
+def _names(plan: Plan) -> Iterator[str]:
+    font = plan.format.font
+    for name, y in plan.heads:
+        words = safe(shortened(f"job {name}", plan.format.width - 24, font))
+        yield f'<text class="head" x="12" y="{y:g}">{words}<title>{safe(name)}</title></text>'
+    for row in plan.rows.values():
         y = row.y + 4.5 if plan.format.names else row.y - plan.format.lane / 2 - 2
         words = safe(shortened(row.name, (plan.format.names or plan.format.width) - 12, font))
         own = f"name c c{plan.colour(row.name)}" if row.lane[0] == "worker" else "name"
@@ -134,7 +139,7 @@ def _flaws(run: Scenes, plan: Plan) -> Iterator[str]:
         )
 
 
-def _labels(run: Scenes, plan: Plan, marks: list[Drawn]) -> Iterator[str]:
+def _labels(run: Scenes, plan: Plan, marks: list[Drawn], said: str) -> Iterator[str]:
     """Write beside refusals and flaws what they are, where nothing else stands: the rest have tooltips."""
     taken: dict[float, list[tuple[float, float]]] = {}
     for each in marks:
@@ -149,7 +154,10 @@ def _labels(run: Scenes, plan: Plan, marks: list[Drawn]) -> Iterator[str]:
         for each in marks
         if each.mark.kind == "refusal"
     ]
-    wanted += [(plan.x(flaw.t), plan.row(flaw.lane).y, "note bad", _said(flaw)) for flaw in run.flaws]
+    wanted += [
+        (plan.x(flaw.t), plan.row(flaw.lane).y, "note bad", (said,) if said else _said(flaw))
+        for flaw in run.flaws
+    ]
     size = plan.format.font - 1.5
     for x, y, klass, texts in wanted[:LABELS]:
         for words in texts:

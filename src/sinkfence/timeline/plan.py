@@ -47,8 +47,9 @@ class Plan:
         self.left: float = format.names + 12
         self.right: float = format.width - 12
         self._begin = run.begin
+        room = 0.03 if len(run.jobs) > 1 else 0.16 if format.names else 0.28
         # Room at the right, for the words beside the last marks.
-        self._span = max(run.end - run.begin, 0.001) * (1.16 if len(run.jobs) == 1 else 1.03)
+        self._span = max(run.end - run.begin, 0.001) * (1 + room)
         self.rows: dict[Lane, Row] = {}
         self.heads: list[tuple[str, float]] = []
         self._colours = {worker: index % COLOURS for index, worker in enumerate(run.workers)}
