@@ -197,7 +197,8 @@ def _locks(findings: list[Finding]) -> Look:
     try:
         ((theirs,),) = yield Elsewhere(Query(hold, key))
     except Exception as exc:  # noqa: BLE001
-        says = f"not tried, for no second connection could be had ({type(exc).__name__}: {exc})"
+        told = " ".join(str(exc).split())
+        says = f"not tried, for no second connection could be had ({type(exc).__name__}: {told})"
         findings.append(Finding(name, "unknown", says, "ask again where two can be opened"))
         return
     ((here, seen, granted),) = yield Query(take, {**key, "theirs": theirs})

@@ -15,6 +15,12 @@ SELECT 'weak', quote_ident(r.rolname) || ' can act as sinkfence_owner',
  WHERE CASE r.rolname WHEN 'sinkfence_owner' THEN r.rolcanlogin
        ELSE NOT r.rolsuper AND pg_has_role(r.oid, 'sinkfence_owner', 'MEMBER') END
 UNION ALL
+SELECT 'weak', quote_ident(r.rolname) || ' has CREATEROLE: before PostgreSQL 16 it may GRANT itself '
+       || 'sinkfence_owner, and any other role but a superuser''s',
+       'ALTER ROLE ... NOCREATEROLE'
+  FROM pg_roles r
+ WHERE r.rolcreaterole AND NOT r.rolsuper AND cast(current_setting('server_version_num') AS int) < 160000
+UNION ALL
 SELECT 'broken', 'schema sinkfence belongs to ' || quote_ident(r.rolname),
        'find out who did that, and ALTER SCHEMA sinkfence OWNER TO sinkfence_owner'
   FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner
@@ -30,11 +36,12 @@ SELECT 'note', 'this one is a superuser, whom nothing stops',
   FROM pg_roles r WHERE r.rolname = session_user AND r.rolsuper
 UNION ALL
 SELECT 'broken', 'session_replication_role = replica is set for '
-       || concat_ws(' in ', r.rolname, 'database ' || d.datname),
+       || coalesce(quote_ident(r.rolname), 'everybody')
+       || coalesce(' in database ' || quote_ident(d.datname), ''),
        'reset it: protected tables do not look then'
   FROM pg_db_role_setting s LEFT JOIN pg_roles r ON r.oid = s.setrole
   LEFT JOIN pg_database d ON d.oid = s.setdatabase
- WHERE 'session_replication_role=replica' = ANY (s.setconfig)
+ WHERE 'session_replication_role=replica' = ANY (cast(lower(cast(s.setconfig AS text)) AS text[]))
    AND (s.setdatabase = 0 OR d.datname = current_database())
 """
 
@@ -85,9 +92,25 @@ SELECT 'note', quote_ident(session_user) || ' may not guard, nor arm',
 """
 
 
+PARAMETERS: Final = """
+UNION ALL
+SELECT 'weak',
+       coalesce(quote_ident(r.rolname), 'everybody') || ' may ' || a.privilege_type || ' ' || p.parname
+       || CASE p.parname WHEN 'session_replication_role' THEN ': protected tables do not look under replica'
+          ELSE ': it can run programs as the server, which may do all' END,
+       'REVOKE ' || a.privilege_type || ' ON PARAMETER ' || p.parname || ' FROM it'
+  FROM pg_parameter_acl p CROSS JOIN LATERAL aclexplode(p.paracl) a
+  LEFT JOIN pg_roles r ON r.oid = a.grantee
+ WHERE r.rolsuper IS NOT TRUE
+   AND (p.parname = 'session_replication_role' OR p.parname ~ '_(command|library|libraries)$')
+"""
+"""From PostgreSQL 15 on: GRANT SET, or ALTER SYSTEM, ON PARAMETER."""
+
+
 def survey(findings: list[Finding]) -> Plan[None]:
     """Find out, for the doctor, who could change the marks, and in what else they aren't as installed."""
-    rows = yield Query(ROLES + OURS, {}, rows=None)
+    ((granted,),) = yield Query("SELECT to_regclass('pg_parameter_acl') IS NOT NULL", {})
+    rows = yield Query(ROLES + OURS + (PARAMETERS if granted else ""), {}, rows=None)
     findings += [Finding("roles", *row) for row in rows]
     if not any(grade != "note" for grade, *_ in rows):
         findings.append(Finding("roles", "ok", "the marks are out of everybody's reach, but a superuser's"))

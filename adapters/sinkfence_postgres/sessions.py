@@ -42,9 +42,14 @@ def _judge(session: Session, *_: object) -> None:
         )
 
 
-def connected(transaction: Any) -> set[Connection]:
-    """Return what a session's transaction has begun; SQLAlchemy has no public name for it."""
-    return {conn for conn, *_ in transaction._connections.values()}
+def connected(transaction: Any) -> dict[Connection, bool]:
+    """Return what a session's transaction has begun, and whether the session itself has opened it.
+
+    SQLAlchemy has no public name for it.
+    """
+    if transaction is None:
+        return {}
+    return {conn: opened for conn, _, _, opened in transaction._connections.values()}
 
 
 def joined(session: Any) -> bool:

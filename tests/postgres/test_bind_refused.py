@@ -55,6 +55,10 @@ BEGUN = {
 }
 
 
+def failing(*_):
+    raise RuntimeError
+
+
 def write(tx, note):
     tx.execute(INSERT, {"note": note})
 
@@ -111,17 +115,15 @@ def test_what_the_server_has_refused_writes_nothing_by_trying_again(db, token, b
 
 def test_a_listener_of_the_users_own_that_fails_first_leaves_nothing_to_commit(db, lease):
     """Where it raises, the guard is never asked for, and the session has its connection already."""
-
-    def failing(*_):
-        raise RuntimeError
-
     with db.engine() as engine:
         sessions = orm.sessionmaker(engine)
         sa.event.listen(sessions, "after_begin", failing)
         with bind(sessions, lease)() as session:
             with pytest.raises(RuntimeError):
                 write(session, "unguarded")
-            write(session, "unguarded")
+            with pytest.raises(NotEnforced, match="roll back"):
+                write(session, "unguarded")
+            session.connection().execute(INSERT, {"note": "unguarded"})
             with pytest.raises(NotEnforced, match="roll back"):
                 session.commit()
             session.rollback()
@@ -178,26 +180,95 @@ def test_so_with_an_event_loop(db, lease, kind, driver):
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
-@pytest.mark.parametrize("options", [{}, {"isolation_level": "AUTOCOMMIT"}], ids=["", "autocommit"])
-def test_a_begin_listener_of_the_users_own_that_fails_first_leaves_nothing_unguarded(
-    db, lease, driver, options
-):
-    """SQLAlchemy goes on outside of any transaction: in autocommit, each statement would be there at once."""
-
-    def failing(*_):
-        raise RuntimeError
-
+def test_a_begin_listener_of_the_users_own_that_fails_first_leaves_nothing_in_autocommit(db, lease, driver):
+    """SQLAlchemy goes on outside of any transaction, and each statement would be there at once."""
     with db.engine(driver) as shared:
-        engine = shared.execution_options(**options)
+        engine = shared.execution_options(isolation_level="AUTOCOMMIT")
         sa.event.listen(engine, "begin", failing)
         with bind(engine, lease).connect() as conn:
             with pytest.raises(RuntimeError):
                 write(conn, "unguarded")
             for _ in range(2):
-                with pytest.raises((NotEnforced, sa.exc.InvalidRequestError)) if options else NOTHING:
+                with pytest.raises((NotEnforced, sa.exc.InvalidRequestError)):
                     write(conn, "unguarded")
             conn.commit()
     assert db.notes() == []
+
+
+ENDS = {
+    "the pool's own COMMIT": lambda conn: conn.commit(),  # which does nothing, outside of any transaction
+    "COMMIT as text": lambda conn: conn.exec_driver_sql("commit"),
+}
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("stale", ["before", "between"])
+def test_what_goes_on_after_a_begin_listener_has_failed_is_guarded(db, token, driver, end, stale):
+    """SQLAlchemy begins no more transactions on the connection, and leaves COMMIT to whoever sends one."""
+    db.arm(token())
+    pool = sa.create_engine(db.url(driver), pool_reset_on_return="commit")
+    engine = pool.execution_options()
+    sa.event.listen(engine, "begin", failing)
+    with contextlib.closing(bind(engine, token()).connect()) as conn:
+        with pytest.raises(RuntimeError):
+            write(conn, "unguarded")
+        if stale == "before":
+            db.arm(token(1))
+            with pytest.raises(StaleToken):
+                write(conn, "late")
+        else:
+            write(conn, "late")
+            db.arm(token(1))
+        with (
+            pytest.raises((StaleToken, sa.exc.ResourceClosedError))
+            if end is ENDS["COMMIT as text"]
+            else NOTHING
+        ):
+            end(conn)
+    pool.dispose()
+    assert db.notes() == []
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+@pytest.mark.parametrize("first", [True, False], ids=["before bind", "after bind"])
+def test_what_listeners_send_at_begin_is_left_alone(db, lease, driver, first):
+    """An isolation level, if they come first; a tenant."""
+    level = "repeatable read" if first else "read committed"
+
+    def beginning(conn):
+        if first:
+            conn.execute(sa.text(f"set transaction isolation level {level}"))
+        conn.execute(sa.text("select set_config('app.tenant', 'mine', true)"))
+
+    pool = sa.create_engine(db.url(driver))
+    engine = pool.execution_options()
+    if first:
+        sa.event.listen(engine, "begin", beginning)
+    bind(engine, lease)
+    if not first:
+        sa.event.listen(engine, "begin", beginning)
+    for note in ("one", "two"):
+        with engine.begin() as conn:
+            assert conn.scalar(sa.text("show app.tenant")) == "mine"
+            assert conn.scalar(sa.text("show transaction_isolation")) == level
+            write(conn, note)
+    pool.dispose()
+    assert db.notes() == ["one", "two"]
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_a_sequence_by_itself_is_left_alone(db, lease, driver):
+    """SQLAlchemy begins no transaction for it; what follows on the connection is guarded as always."""
+    sequence = sa.Sequence("entry_id_seq")
+    with db.engine(driver) as engine, an_engine(engine, lease) as conn:
+        number = conn.scalar(sequence)
+        with conn.begin():
+            write(conn, "one")
+            assert conn.scalar(sa.text("select count(*) from sinkfence.sealed")) == 1
+        assert conn.scalar(sequence) == number + 2
+        assert not conn.in_transaction()
+    assert db.notes() == ["one"]
 
 
 def test_the_guard_of_one_session_stands_for_no_other_in_the_same_transaction(db, lease):
@@ -219,7 +290,7 @@ def test_the_guard_of_one_session_stands_for_no_other_in_the_same_transaction(db
         with sessions() as second:
             with pytest.raises(RuntimeError):
                 write(second, "unguarded")
-            write(second, "unguarded")
+            second.connection().execute(INSERT, {"note": "unguarded"})
             with pytest.raises(NotEnforced, match="roll back"):
                 second.commit()
             second.rollback()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import psycopg
@@ -11,9 +13,13 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sa_aio
 
+from sinkfence.demo.servers import binaries
+from sinkfence.demo.servers.postgres import postgres
 from sinkfence.errors import NotEnforced
-from sinkfence_postgres import aio, doctor, guard, protect
+from sinkfence_postgres import aio, doctor, guard, install, protect
 from sinkfence_postgres.doctor import _locks
+
+NOTHING = contextlib.nullcontext()
 
 
 def of(report, name):
@@ -63,7 +69,8 @@ FAULTS = {
     "alter table sinkfence.sealed enable trigger seal": "seal of sinkfence.sealed is disabled",
     "drop trigger keep_marks on sinkfence.mark": "keep_marks of sinkfence.mark is missing",
     "alter schema sinkfence owner to postgres": "schema sinkfence belongs to postgres",
-    "alter database {db} set session_replication_role = replica": "replica is set for database {db}",
+    "alter database {db} set session_replication_role = replica": "set for everybody in database {db}",
+    "alter database {db} set session_replication_role = 'REPLICA'": "set for everybody in database {db}",
     "set session_replication_role = replica": "session_replication_role is replica",
 }
 ODDITIES = {
@@ -151,22 +158,71 @@ RIGHTS = {
         "broken",
         "sinkfence.mark is unlogged: a crash of the server",
     ),
+    "alter role {role} set session_replication_role = 'Replica'": ("broken", "= replica is set for {role}"),
     "revoke sinkfence_writer from {role}": ("note", "{role} may not guard, nor arm"),
 }
 
 
-@pytest.mark.parametrize("made", RIGHTS)
+PARAMETERS = {
+    "grant set on parameter session_replication_role to {role}": (
+        "weak",
+        "{role} may SET session_replication_role: protected tables do not look",
+    ),
+    "grant alter system on parameter session_replication_role to {role}": (
+        "weak",
+        "{role} may ALTER SYSTEM session_replication_role: protected tables do not look",
+    ),
+    "grant alter system on parameter archive_command to {role}": (
+        "weak",
+        "{role} may ALTER SYSTEM archive_command: it can run programs as the server",
+    ),
+}
+
+
+@pytest.mark.parametrize("made", RIGHTS | PARAMETERS)
 def test_what_is_not_as_it_was_installed_is_named(own_db, role, made):
     """Who could change the marks beside their owner, and what a crash would take with it."""
+    if made in PARAMETERS and own_db.admin.info.server_version < 150000:
+        pytest.skip("there are no such rights yet")
     own_db.admin.execute(f"grant sinkfence_writer to {role}; grant select on sinkfence.mark to {role}")
     with psycopg.connect(login(own_db, role)) as conn:
         before = of(doctor(conn), "roles")
         assert before == [("ok", "the marks are out of everybody's reach, but a superuser's")]
         own_db.admin.execute(made.format(role=role))
         found = [each for each in of(doctor(conn), "roles") if each not in before]
-    grade, *parts = RIGHTS[made]
+    grade, *parts = (RIGHTS | PARAMETERS)[made]
     assert [each[0] for each in found] == [grade], found
     assert all(part.format(role=role) in found[0][1] for part in parts), found
+
+
+OLD = [path for path in Path("/usr/lib/postgresql").glob("1[45]") if (path / "bin" / "initdb").is_file()]
+
+
+@pytest.mark.parametrize("version", ["newest", "before 16"])
+def test_before_postgres_16_who_may_create_roles_may_take_the_marks(monkeypatch, version):
+    """It can make itself their owner, and is named; later it takes somebody to let it."""
+    if version == "before 16":
+        if not OLD:
+            pytest.skip("no PostgreSQL 14 or 15 is installed here")
+        monkeypatch.setattr(binaries, "find_postgres", lambda: OLD[0])
+    with postgres() as server, psycopg.connect(server.dsn, autocommit=True) as admin:
+        install(admin)
+        admin.execute("create role creator createrole")
+        named = ("weak", "creator has CREATEROLE: before PostgreSQL 16 it may GRANT itself sinkfence_owner, ")
+        found = any((grade, says[: len(named[1])]) == named for grade, says in of(doctor(admin), "roles"))
+        assert found == (admin.info.server_version < 160000)
+        admin.execute("set role creator")
+        with NOTHING if found else pytest.raises(psycopg.errors.InsufficientPrivilege):
+            admin.execute("grant sinkfence_owner to creator")
+
+
+def test_a_name_forges_no_line_of_the_report(own_db):
+    """Whoever may name a table can't write that all is well."""
+    own_db.admin.execute('create table "odd\nfenced\u2028fenced" (note text)')
+    protect(own_db.admin, '"odd\nfenced\u2028fenced"')
+    lines = str(doctor(own_db.admin)).splitlines()
+    assert '  ok      table public."odd\\nfenced\\u2028fenced": protected (any job)' in lines
+    assert [line for line in lines if line.startswith("fenced")] == ["fenced"]
 
 
 def test_a_prepared_transaction_that_holds_a_job(elsewhere, token):

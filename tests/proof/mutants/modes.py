@@ -152,7 +152,7 @@ MODES: tuple[Mutant, ...] = (
         "bound.late",
         "L3",
         "the worker sees a driver's error, takes it for a passing one, and tries again",
-        (Edit(BINDING, "                _listen(conn, statements.shown([bearer]))\n", ""),),
+        (Edit(BINDING, "                _listen(conn, tokens)\n", ""),),
     ),
     Mutant(
         "a bound session that goes on after its refusal",
@@ -161,6 +161,7 @@ MODES: tuple[Mutant, ...] = (
         "who takes the refusal for a passing one and tries again is let in by the second attempt",
         (
             Edit(BINDING, "                conn.invalidate()\n", ""),
+            Edit(BINDING, '    event.listen(sessions, "do_orm_execute", executing)\n', ""),
             Edit(BINDING, '    event.listen(sessions, "before_commit", committing)\n', ""),
         ),
     ),
@@ -172,6 +173,34 @@ MODES: tuple[Mutant, ...] = (
         (
             Edit(BINDING, "            _refuse(conn)\n            raise\n", "            raise\n"),
             Edit(BINDING, '    event.listen(engine, "before_cursor_execute", executing)\n', ""),
+            Edit(BINDING, '    event.listen(engine, "after_cursor_execute", executed)\n', ""),
         ),
+    ),
+    Mutant(
+        "a bound session takes any transaction for the guarded one",
+        "bound.ended",
+        "D9",
+        "what it writes after its connection was committed by other means is guarded by nobody",
+        (
+            Edit(
+                BINDING,
+                "            if conn.get_transaction() is not held.root:\n",
+                "            if False:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a bound session that does not miss its guard",
+        "bound.undone",
+        "D9",
+        "a savepoint of the surrounding code takes the guard with it, and the rest is committed",
+        (Edit(BINDING, "            if not opened[conn]:\n", "            if False:\n"),),
+    ),
+    Mutant(
+        "a bound engine unguarded outside of SQLAlchemy's transactions",
+        "bound.reset",
+        "D9",
+        "a listener that fails once leaves it to the pool to commit what nobody has guarded",
+        (Edit(BINDING, '    event.listen(engine, "after_cursor_execute", executed)\n', ""),),
     ),
 )

@@ -25,9 +25,7 @@ def late(ground: Ground) -> Scene:
     b = scene.issued(2, "B")
     engine = sa.create_engine(table.dsn.replace("postgresql:", "postgresql+psycopg:", 1))
     with scene.late(a) as attempt, bind(sessionmaker(engine), a).begin() as session:
-        session.execute(
-            BY_NAME, {"job": a.job_id, "generation": a.generation, "owner": a.owner, "id": attempt}
-        )
+        session.execute(BY_NAME, named(a, attempt))
         with scene.arming(b):
             table.sink.arm(b)
         with scene.rightful(b) as other:
@@ -58,6 +56,57 @@ def autocommit(ground: Ground) -> Scene:
     return scene
 
 
+def ended(ground: Ground) -> Scene:
+    """The transaction of a session bound to A is committed by its connection; B arms; A writes on."""
+    table = Table(ground)
+    scene, a, b = table.scene, table.first_tenure(), table.scene.issued(2, "B")
+    engine = sa.create_engine(table.dsn.replace("postgresql:", "postgresql+psycopg:", 1))
+    with scene.late(a, also=(NotEnforced,)) as attempt, bind(sessionmaker(engine), a)() as session:
+        session.execute(sa.text("select 1"))
+        session.connection().commit()
+        with scene.arming(b):
+            table.sink.arm(b)
+        session.execute(BY_NAME, named(a, attempt))
+        session.connection().commit()
+    engine.dispose()
+    return scene
+
+
+def undone(ground: Ground) -> Scene:
+    """A session bound to A begins in a savepoint, which is rolled back; B arms; A writes on."""
+    table = Table(ground)
+    scene, a, b = table.scene, table.first_tenure(), table.scene.issued(2, "B")
+    engine = sa.create_engine(table.dsn.replace("postgresql:", "postgresql+psycopg:", 1))
+    with scene.late(a, also=(NotEnforced,)) as attempt, engine.begin() as conn:
+        savepoint = conn.begin_nested()
+        with bind(sessionmaker(conn, join_transaction_mode="rollback_only"), a)() as session:
+            session.execute(sa.text("select 1"))
+            savepoint.rollback()
+            with scene.arming(b):
+                table.sink.arm(b)
+            session.execute(BY_NAME, named(a, attempt))
+            session.commit()
+    engine.dispose()
+    return scene
+
+
+def reset(ground: Ground) -> Scene:
+    """A listener fails at the BEGIN of an engine bound to A, whose pool commits; B has armed."""
+    table = Table(ground)
+    scene, a = table.scene, table.first_tenure()
+    engine = sa.create_engine(
+        table.dsn.replace("postgresql:", "postgresql+psycopg:", 1), pool_reset_on_return="commit"
+    )
+
+    def failing(conn: sa.Connection) -> None:
+        raise NotEnforced
+
+    sa.event.listen(engine, "begin", failing)
+    tried_again(table, a, bind(engine, a).connect)
+    engine.dispose()
+    return scene
+
+
 class Over:
     """A lease whose term is over."""
 
@@ -78,8 +127,12 @@ def tried_again(table: Table, a: Token, begin: Callable[[], Any]) -> None:
     with scene.arming(b):
         table.sink.arm(b)
     with scene.late(a, also=(sa.exc.InvalidRequestError,)) as attempt, begin() as tx:
-        values = {"job": a.job_id, "generation": a.generation, "owner": a.owner, "id": attempt}
         with suppress(LeaseLost, NotEnforced):
-            tx.execute(BY_NAME, values)
-        tx.execute(BY_NAME, values)
+            tx.execute(BY_NAME, named(a, attempt))
+        tx.execute(BY_NAME, named(a, attempt))
         tx.commit()
+
+
+def named(a: Token, attempt: str) -> dict[str, Any]:
+    """Return the parameters of a write."""
+    return {"job": a.job_id, "generation": a.generation, "owner": a.owner, "id": attempt}
