@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
+from sinkfence import observe
 from sinkfence.errors import NotEnforced, StaleToken
 from sinkfence.grants import Asked, Grant
 from sinkfence.observe import log
@@ -112,6 +113,7 @@ def repairing(store: Asked, token: Token, stale: StaleToken, owner: str, ttl: fl
         return None
     grant: Grant | None = yield partial(store.reacquire_above, token, stale.mark, owner, ttl)
     if grant is not None:
+        observe.fault("went-back")
         log.error(
             "job %r: a sink has seen generation %d, the lease store had issued only %d: it went back, and "
             "was raised to %d",

@@ -17,13 +17,15 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from sinkfence import Leases, Token
+from sinkfence import LeaseHeld, LeaseLost, Leases, StaleToken, Token, observe
 from sinkfence.demo.servers.postgres import PostgresServer
 from sinkfence.grants import Store
 from sinkfence.marks import MemoryMarks
 from sinkfence.stores.memory import MemoryStore
 from sinkfence.stores.sql import SqlStore
+from sinkfence.testing import HandClock
 
+JOB = "invoice-42"
 OpenStore = Callable[..., SqlStore]
 
 
@@ -114,6 +116,35 @@ def leases_of() -> Iterator[Callable[..., Leases]]:
     yield make
     for leases in made:
         leases.close(timeout=5)
+
+
+@pytest.fixture
+def everything(
+    leases_of: Callable[..., Leases], ledger: Ledger, lite_url: str, open_store: OpenStore
+) -> Callable[[], None]:
+    """What has every metric told: leases taken over, renewed and lost, a refusal, stores in doubt."""
+
+    def happen() -> None:
+        clock = HandClock()
+        leases = Leases(MemoryStore(clock=clock), ttl=30, _clock=clock, _pause=lambda _: clock.advance(20))
+        other = leases.acquire(JOB)
+        with pytest.raises(LeaseHeld):
+            leases.acquire(JOB)
+        lease = leases.acquire(JOB, wait=60)
+        lease.renew()
+        with pytest.raises(StaleToken), observe.at("postgres", "write", lease.token):
+            raise StaleToken(lease.token, 9)
+        lease.lose(StaleToken(lease.token, 9))
+        with pytest.raises(LeaseLost):
+            _ = other.token
+        ledger.arm(Token(JOB, 5, "forgotten:1"))
+        with leases_of(open_store(lite_url)).hold(JOB, arm=[ledger]) as lease:
+            assert lease.generation == 6
+        store = open_store(lite_url, floor="clock")
+        store.raise_above("another", 10**14)
+        store.acquire("another", "a:1", 30.0)
+
+    return happen
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ import sinkfence_postgres.aio
 from sinkfence import LeaseHeld, LeaseLost, Leases, NotArmed, StaleToken, Token, observe
 from sinkfence.stores.memory import MemoryStore
 from sinkfence.stores.sql import SqlStore
-from sinkfence.testing import HandClock
 from sinkfence_s3 import FencedBucket
 
 JOB = "invoice-42"
@@ -68,23 +67,11 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
     seen.tracers.shutdown()
 
 
-def test_the_page_names_what_is_measured(seen: Seen, leases_of: Callable[..., Leases]) -> None:
-    """Each metric of the page is told, with its unit and attributes, by what leases and sinks do."""
-    clock = HandClock()
-    store = MemoryStore(clock=clock)
-    leases = Leases(store, ttl=30, _clock=clock, _pause=lambda seconds: clock.advance(20))
-    other = leases.acquire(JOB)
-    with pytest.raises(LeaseHeld):
-        leases.acquire(JOB)
-    lease = leases.acquire(JOB, wait=60)
-    lease.renew()
-    with pytest.raises(StaleToken), observe.at("postgres", "write", lease.token):
-        raise StaleToken(lease.token, 9)
-    lease.lose(StaleToken(lease.token, 9))
-    with pytest.raises(LeaseLost):
-        _ = other.token
+def test_the_page_names_what_is_measured(seen: Seen, everything: Callable[[], None]) -> None:
+    """Each metric of the page is told, with its unit and attributes, by what leases, stores and sinks do."""
+    everything()
     assert seen.metrics() == {
-        "sinkfence.lease.acquisitions {acquisition}": [({}, 2)],
+        "sinkfence.lease.acquisitions {acquisition}": [({}, 3)],
         "sinkfence.lease.takeover.age s": [({}, 40.0)],
         "sinkfence.lease.renewals {renewal}": [({}, 1)],
         "sinkfence.lease.losses {loss}": [
@@ -93,6 +80,10 @@ def test_the_page_names_what_is_measured(seen: Seen, leases_of: Callable[..., Le
         ],
         "sinkfence.sink.refusals {refusal}": [
             ({"sinkfence.sink": "postgres", "error.type": "StaleToken"}, 1)
+        ],
+        "sinkfence.store.faults {fault}": [
+            ({"sinkfence.fault": "went-back"}, 1),
+            ({"sinkfence.fault": "ahead-of-clock"}, 1),
         ],
     }
     rows = re.findall(r"^\| `(\S+)` \| \w+, (\S+) \| (.*?) \|", PAGE.read_text(), re.MULTILINE)
@@ -250,7 +241,7 @@ def deaf(monkeypatch: Any) -> Iterator[None]:
     """Logging and OpenTelemetry that raise whatever they are told."""
 
     class Meter:
-        def create_counter(self, *args: object) -> Any:
+        def create_counter(self, *args: object, **advice: object) -> Any:
             return self
 
         create_histogram = create_counter

@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
+from sinkfence import observe
 from sinkfence.errors import GenerationExhausted, LeaseHeld, SchemaMismatch
 from sinkfence.grants import Grant, Record, Renewals
 from sinkfence.observe import log
@@ -54,6 +55,7 @@ def checked(grant: Grant, clock: int) -> Grant:
     """Return a grant that the clock was to be the floor of, and log an error if it wasn't."""
     token = grant.token
     if token.generation > clock + 1000:
+        observe.fault("ahead-of-clock")
         log.error(
             "job %r: generation %d is ahead of the store's clock (%d): floor='clock' does not protect it",
             token.job_id,
