@@ -140,5 +140,6 @@ def test_a_lease_store_that_does_not_check_is_named(play, in_workers):
     assert named(
         told,
         "worker A's late completion is refused by the lease store: 7 presented, 8 seen (found: ACCEPTED)",
+        "worker A is told in the end that its lease was lost",
         "record: worker B's, untouched",
     ), told

@@ -225,7 +225,7 @@ def _mark(event: Event, requests: _Requests) -> Mark | None:
                 _lane(event),
                 worker,
                 event.generation,
-                f"{step.removeprefix(' of ') or 'write'} took effect",
+                f"write{step} took effect",
                 sent,
             )
         case "write" | "arm" | "renew" | "complete" | "release", "fail":
