@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from sinkfence.errors import JobCompleted, LeaseHeld, LeaseLost
 from sinkfence.grants import Grant, Record, Store
 from sinkfence.observe import log
-from sinkfence.patience import PATIENCE, unanswered
+from sinkfence.patience import PATIENCE, patience, unanswered
 from sinkfence.tokens import Token
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ class Unhurried:
     async def reacquire_above(self, token: Token, n: int, owner: str, ttl: float) -> Grant | None:
         """As `Store.reacquire_above`, for `PATIENCE` seconds."""
         asking = self._store.reacquire_above(token, n, owner, ttl)
-        return await self._whole(token.job_id, ttl, asking, self._give_back, PATIENCE)
+        return await self._whole(token.job_id, ttl, asking, self._give_back, patience())
 
     async def renew(self, token: Token, ttl: float, conn: object = None) -> datetime:
         """As `Store.renew`."""
@@ -126,10 +126,10 @@ class Unhurried:
         limit: float,
         asking: Coroutine[Any, Any, T],
         undo: Callable[[T], Awaitable[None]] | None = None,
-        patience: float | None = None,
+        seconds: float | None = None,
     ) -> T:
         task = self._start(asking)
-        limited = asyncio.timeout(patience)
+        limited = asyncio.timeout(seconds)
         try:
             async with limited:
                 return await asyncio.shield(task)
@@ -166,7 +166,7 @@ class Unhurried:
     async def _release(self, token: Token) -> None:
         task = self._start(self._store.release(token))
         # Not by a cancellation, which a driver that gets no answer may not follow at once.
-        await asyncio.wait([task], timeout=PATIENCE)
+        await asyncio.wait([task], timeout=patience())
         if not task.done():
             task.cancel()
             raise unanswered()

@@ -3,6 +3,9 @@
 It is two threads, so that neither waits for the other: one sends renewals and may be held up by the
 store; one watches the terms and runs the callbacks, and may be held up by those. Both end when there is
 nothing left to do.
+
+A batch is sent on a thread of its own. Should one server process stand still, the thread is left behind
+with its connection, and the next batch goes over a new one, while the terms still run.
 """
 
 from __future__ import annotations
@@ -12,12 +15,15 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 from sinkfence import observe
+from sinkfence.errors import OutcomeUnknown
 from sinkfence.grants import Store
 from sinkfence.lease import BaseLease, giving_back_late
 from sinkfence.observe import log
+from sinkfence.patience import within
 from sinkfence.steps import drive
 from sinkfence.tenure import Loss, Tenure
 from sinkfence.terms import Clock
@@ -25,6 +31,16 @@ from sinkfence.terms import Clock
 L = TypeVar("L", bound=BaseLease)
 
 OnLost = Callable[[L, Loss], object]
+
+PATIENCE: Final = 0.25
+"""Of the shortest ttl in a batch: for so long its answer is waited for, so that there is time for another."""
+
+LEAST_PATIENCE: Final = 0.5
+"""Seconds. Where the machine is slow, a short lease must not have its connections closed all the time."""
+
+MOST_LEFT_BEHIND: Final = 3
+"""Batches without an answer. Then nothing is sent until one is answered or its connection ends: a store that
+answers nobody is not cured by more connections."""
 
 LONGEST_WAIT: Final = 5.0
 """Seconds. A wait's clock may stand still while the machine sleeps, and the terms don't."""
@@ -46,6 +62,7 @@ class Heartbeat(Generic[L]):
         self._changed = threading.Condition()
         self._beating: dict[Tenure, _Beat] = {}
         self._losses: deque[tuple[L, Loss]] = deque()
+        self._left_behind = 0
         self._renewing: threading.Thread | None = None
         self._watching: threading.Thread | None = None
         # Until when each of the two sleeps, 0.0 while it is awake: waking both for each of thousands is dear.
@@ -91,9 +108,34 @@ class Heartbeat(Generic[L]):
         batch = {tenure: beat for tenure, beat in due.items() if tenure.remaining() > 0}
         if not batch:
             return
+        if self._left_behind >= MOST_LEFT_BEHIND:
+            self._again_soon([*batch.values()])
+            log.warning("the lease store has not answered %d batches of renewals", MOST_LEFT_BEHIND)
+            return
+        shortest = min(tenure.ttl for tenure in batch)
+        try:
+            within(
+                partial(self._send, batch, asked), self._came_back, max(shortest * PATIENCE, LEAST_PATIENCE)
+            )
+        except OutcomeUnknown:
+            log.warning(
+                "renewal of %d lease(s) has no answer: tried again over another connection", len(batch)
+            )
+            with self._changed:
+                self._left_behind += 1
+                for beat in batch.values():
+                    beat.due = self._clock()
+            # Those in the pool may hang like this one, and it has a place in it for as long as it hangs.
+            self._store.close()
+
+    def _came_back(self, _: object) -> None:
+        with self._changed:
+            self._left_behind -= 1
+
+    def _send(self, batch: dict[Tenure, _Beat], asked: float) -> None:
         try:
             answer = self._store.renew_many([(tenure.token, tenure.ttl) for tenure in batch])
-        except Exception as error:  # noqa: BLE001 - whatever it is: a store out of reach is no loss yet
+        except BaseException as error:  # noqa: BLE001 - whatever it is: a store out of reach is no loss yet
             self._again_soon(list(batch.values()))
             log.warning(
                 "renewal of %d lease(s) failed, tried again until the term is over: %s", len(batch), error

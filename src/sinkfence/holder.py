@@ -18,6 +18,7 @@ from sinkfence.grants import Asked, Grant, Store, fresh_owner
 from sinkfence.heartbeat import Heartbeat, L, OnLost
 from sinkfence.lease import releasing
 from sinkfence.observe import log
+from sinkfence.patience import PATIENCE, PATIENCE_WHEN_LOST, together
 from sinkfence.sinks import AsyncSink, Sink
 from sinkfence.steps import Steps
 from sinkfence.tenure import COMPLETED, RELEASED, Loss, Tenure
@@ -143,11 +144,14 @@ class Holder(Generic[L]):
             return
         if isinstance(error, StaleToken) and error.token == tenure.token:
             held.lease.lose(error)
-            yield from self._make_room(tenure, error)
+            with together(PATIENCE):
+                yield from self._make_room(tenure, error)
             return
         was_ours = tenure.remaining() > 0
         try:
-            yield from releasing(self._store, tenure)
+            # What is over anyway, this side need not wait for as long.
+            with together(PATIENCE if was_ours else PATIENCE_WHEN_LOST):
+                yield from releasing(self._store, tenure)
         except Exception as failed:
             # Within its term the lease was ours to the end of the body, whose work is good: it runs out.
             if error is None and (isinstance(failed, LeaseLost) or not was_ours):

@@ -8,12 +8,13 @@ from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     AsyncContextDecorator,
-    ContextDecorator,
 )
+from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
 
 L = TypeVar("L")
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 A = TypeVar("A", bound=Callable[..., Awaitable[Any]])
 
@@ -23,6 +24,9 @@ OF_A_LEASE: Final = frozenset(
         *("renew", "complete", "release"),
     }
 )
+
+
+_EARLY: Final = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
 class _NoLease:
@@ -41,12 +45,14 @@ class _NoLease:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
-class Hold(_NoLease, ContextDecorator, AbstractContextManager[L], Generic[L]):
+class Hold(_NoLease, AbstractContextManager[L], Generic[L]):
     """A job that is held inside `with`, or while a decorated function runs."""
+
+    _block: AbstractContextManager[L]
 
     def __init__(self, begin: Callable[[], AbstractContextManager[L]]) -> None:
         self._begin = begin
-        self._block = begin()
+        self._blocks = [begin()]
 
     def __call__(self, func: F) -> F:
         """Decorate a function: the job is acquired at each call.
@@ -54,15 +60,24 @@ class Hold(_NoLease, ContextDecorator, AbstractContextManager[L], Generic[L]):
         Raises:
             TypeError: it returns before its body has run, and so would give the job back before.
         """
-        early: bool = inspect.iscoroutinefunction(func) or inspect.isgeneratorfunction(func)
-        if early:
-            raise TypeError(
-                f"{func.__qualname__} returns before its body runs, and would hold nothing: "
-                "enter hold() inside of it"
-            )
-        return super().__call__(func)
+        if any(kind(each) for kind in _EARLY for each in (func, type(func).__call__)):
+            raise _too_early(func)
+
+        @wraps(func)
+        def held(*args: Any, **kwargs: Any) -> Any:
+            with Hold(self._begin):
+                answer = func(*args, **kwargs)
+                # Of a function that only passes it on: nothing of it has run, and nothing would be held.
+                if inspect.isawaitable(answer):
+                    if inspect.iscoroutine(answer):
+                        answer.close()
+                    raise _too_early(func)
+                return answer
+
+        return cast("F", held)
 
     def __enter__(self) -> L:
+        self._block = _only(self._blocks)
         return self._block.__enter__()
 
     def __exit__(
@@ -70,18 +85,17 @@ class Hold(_NoLease, ContextDecorator, AbstractContextManager[L], Generic[L]):
     ) -> bool | None:
         return self._block.__exit__(kind, error, trace)
 
-    def _recreate_cm(self) -> Hold[L]:  # by ContextDecorator, at each call
-        return Hold(self._begin)
-
 
 class AsyncHold(_NoLease, AsyncContextDecorator, AbstractAsyncContextManager[L], Generic[L]):
     """A job that is held inside `async with`, or while a decorated coroutine function runs."""
 
     _words = "async with"
 
+    _block: AbstractAsyncContextManager[L]
+
     def __init__(self, begin: Callable[[], AbstractAsyncContextManager[L]]) -> None:
         self._begin = begin
-        self._block = begin()
+        self._blocks = [begin()]
 
     def __call__(self, func: A) -> A:
         """Decorate a coroutine function: the job is acquired at each call.
@@ -91,10 +105,11 @@ class AsyncHold(_NoLease, AsyncContextDecorator, AbstractAsyncContextManager[L],
         """
         awaited: bool = inspect.iscoroutinefunction(func)
         if not awaited:
-            raise TypeError(f"{func.__qualname__} is no coroutine function: enter hold() inside of it")
+            raise TypeError(f"{_name(func)} is no coroutine function: enter hold() inside of it")
         return super().__call__(func)
 
     async def __aenter__(self) -> L:
+        self._block = _only(self._blocks)
         return await self._block.__aenter__()
 
     async def __aexit__(
@@ -104,3 +119,21 @@ class AsyncHold(_NoLease, AsyncContextDecorator, AbstractAsyncContextManager[L],
 
     def _recreate_cm(self) -> AsyncHold[L]:
         return AsyncHold(self._begin)
+
+
+def _only(blocks: list[T]) -> T:
+    """Take the one that there is; of two threads that enter at once, one gets it."""
+    try:
+        return blocks.pop()
+    except IndexError:
+        raise RuntimeError("a hold() is entered once: call leases.hold(...) anew for each turn") from None
+
+
+def _too_early(func: Callable[..., Any]) -> TypeError:
+    return TypeError(
+        f"{_name(func)} returns before its body runs, and would hold nothing: enter hold() inside of it"
+    )
+
+
+def _name(func: Callable[..., Any]) -> str:
+    return getattr(func, "__qualname__", None) or repr(func)

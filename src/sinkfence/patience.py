@@ -4,20 +4,48 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Final, TypeVar
 
 from sinkfence.errors import OutcomeUnknown
 from sinkfence.grants import Grant, Store
 from sinkfence.observe import log
+from sinkfence.steps import Interruption
+from sinkfence.terms import boot_time
 from sinkfence.tokens import Token
 
 T = TypeVar("T")
 
 PATIENCE: Final = 15.0
 """Seconds for which who is leaving waits for the store: enough to find a connection dead and use another."""
+
+PATIENCE_WHEN_LOST: Final = 3.0
+"""The same where the lease is known to be over: the release is for who comes next."""
+
+LEAST: Final = 1.0
+"""Seconds that one more request has when the others have used up what there was: to be sent, at least."""
+
+_UNTIL: contextvars.ContextVar[float | None] = contextvars.ContextVar("sinkfence.until", default=None)
+
+
+@contextmanager
+def together(seconds: float) -> Generator[None]:
+    """Surround requests that share what patience there is, in place of having it each."""
+    before = _UNTIL.get()
+    _UNTIL.set(boot_time() + seconds - LEAST)
+    try:
+        yield
+    finally:
+        _UNTIL.set(before)
+
+
+def patience() -> float:
+    """Return for how many seconds the next request is waited for."""
+    until = _UNTIL.get()
+    return PATIENCE if until is None else min(PATIENCE, max(until - boot_time(), LEAST))
 
 
 def unanswered() -> OutcomeUnknown:
@@ -75,11 +103,18 @@ class Patient:
             log.warning("a job that was granted too late may be held until its ttl is over: %r", error)
 
 
-def within(ask: Callable[[], T], late: Callable[[Future[T]], object] = lambda _: None) -> T:
-    """Return what the store answers. An answer that comes after `PATIENCE` is given to `late`.
+def within(
+    ask: Callable[[], T],
+    late: Callable[[Future[T]], object] = lambda _: None,
+    seconds: float | None = None,
+) -> T:
+    """Return what the store answers. An answer that comes when nobody waits any more is given to `late`.
+
+    `seconds`: for how long to wait, in place of `patience()`.
 
     Raises:
         OutcomeUnknown: none came until then.
+        Interruption: a signal's handler has raised an Exception here.
     """
     future: Future[T] = Future()
 
@@ -90,11 +125,21 @@ def within(ask: Callable[[], T], late: Callable[[Future[T]], object] = lambda _:
             future.set_exception(error)
 
     here = contextvars.copy_context()  # whoever traces the driver finds the caller's span
+    thread = threading.Thread(target=here.run, args=(run,), name="sinkfence-asks", daemon=True)
     try:
-        threading.Thread(target=here.run, args=(run,), name="sinkfence-leave", daemon=True).start()
-    except RuntimeError:  # there are too many, or this is an exit handler, where Python starts no more
-        run()
-    if not wait([future], PATIENCE).done:
+        try:
+            thread.start()
+        except RuntimeError:
+            if thread.ident is not None:
+                raise  # it runs: that was a handler's
+            run()  # there are too many, or this is an exit handler, where Python starts no more
+        answered = wait([future], patience() if seconds is None else seconds).done
+    except BaseException as interruption:  # Ctrl-C, or a handler's: what is granted now, nobody knows of
+        future.add_done_callback(late)
+        if isinstance(interruption, Exception):
+            raise Interruption(interruption) from None
+        raise
+    if not answered:
         future.add_done_callback(late)
         raise unanswered()
     return future.result()

@@ -13,8 +13,19 @@ Steps = Generator[Call, Any, T]
 """Yields each call, is sent its answer or thrown its error, and returns what came of it all."""
 
 
+class Interruption(BaseException):
+    """What a signal's handler raised while a call was waited for: it is not the call that has failed.
+
+    Steps that go on after an error of the call's do not go on after this one.
+    """
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(cause)
+        self.cause: Exception = cause
+
+
 def drive(steps: Steps[T]) -> T:
-    """Make the calls on this thread."""
+    """Make the calls on this thread. An interruption comes out as what it was."""
     try:
         call = next(steps)
         while True:
@@ -27,6 +38,8 @@ def drive(steps: Steps[T]) -> T:
     except StopIteration as done:
         result: T = done.value
         return result
+    except Interruption as interruption:
+        raise interruption.cause from interruption.cause.__cause__
 
 
 async def drive_async(steps: Steps[T]) -> T:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import gc
+import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -27,6 +32,7 @@ from sinkfence import (
 from sinkfence.errors import GenerationConflict
 from sinkfence.grants import Grant, Store
 from sinkfence.marks import Mark, MemoryMarks
+from sinkfence.patience import PATIENCE, PATIENCE_WHEN_LOST
 from sinkfence.stores.memory import MemoryStore
 from sinkfence.stores.sql import SqlStore
 from sinkfence.stores.sql import aio as sql_aio
@@ -549,15 +555,67 @@ def test_what_returns_before_its_body_is_not_decorated(lite_url: str) -> None:
     def generator() -> Iterator[None]:
         yield
 
+    async def asynchronous_generator() -> AsyncIterator[None]:
+        yield
+
     def function() -> None:
         pytest.fail("it must not run")
 
-    for late in (coroutine, generator):
+    class Asynchronous:
+        async def __call__(self) -> None:
+            pytest.fail("it must not run")
+
+    for late in (coroutine, generator, asynchronous_generator, partial(coroutine), Asynchronous()):
         with pytest.raises(TypeError, match="inside of it"):
             Leases(MemoryStore()).hold(JOB)(late)
-    for early in (function, generator):
+    for early in (function, generator, asynchronous_generator, partial(function)):
         with pytest.raises(TypeError, match="inside of it"):
             aio.Leases(sql_aio.SqlStore(lite_url)).hold(JOB)(early)
+
+
+def test_what_only_passes_on_a_coroutine_is_told_so(recwarn: Any) -> None:
+    """A function of threads that returns what is to be awaited has done nothing yet: it is an error."""
+
+    async def inner() -> None:
+        pytest.fail("it must not run")
+
+    def outer() -> Any:
+        return inner()
+
+    leases = Leases(MemoryStore())
+    with pytest.raises(TypeError, match="before its body runs"):
+        leases.hold(JOB)(outer)()
+    assert leases.get(JOB).owner is None
+    gc.collect()
+    assert not [w for w in recwarn if "never awaited" in str(w.message)]
+
+
+def test_a_partial_may_be_decorated(store: Store, leases_of: MakeLeases) -> None:
+    """What has no name of its own serves like any function."""
+    leases = leases_of(store)
+    decorated = leases.hold(JOB)(partial(lambda job: leases.get(job).owner, JOB))
+    assert decorated() is not None
+    assert decorated() is not None
+    assert leases.get(JOB).generation == 2
+
+
+def test_a_hold_is_entered_once(lite_url: str) -> None:
+    """Entered again it says what to do, and nothing is acquired; the same of one for an event loop."""
+    leases = Leases(MemoryStore())
+    held = leases.hold(JOB)
+    with held, pytest.raises(RuntimeError, match="entered once"), held:
+        pytest.fail("it must not run")
+    assert leases.get(JOB).generation == 1
+
+    async def main() -> None:
+        async with aio.Leases(sql_aio.SqlStore(lite_url)) as loops:
+            held = loops.hold(JOB)
+            async with held:
+                with pytest.raises(RuntimeError, match="entered once"):
+                    await held.__aenter__()
+            assert (await loops.get(JOB)).generation == 1
+
+    asyncio.run(main())
 
 
 class Untouchable:
@@ -774,6 +832,123 @@ def test_a_repair_that_comes_too_late_is_given_back(monkeypatch: Any, where: str
     assert store.released.wait(30)
     assert store.get(JOB).owner is None
     assert store.get(JOB).generation == (6 if where == "arming" else 42)
+
+
+class Interrupting(Late):
+    """A store that has a signal sent to the main thread while that waits, and answers when it is told to."""
+
+    def __init__(self, call: str) -> None:
+        super().__init__()
+        self.call = call
+
+    def _interrupt(self, call: str) -> None:
+        if call == self.call:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+            assert self.go.wait(30)
+
+    def reacquire_above(self, token: Token, n: int, owner: str, ttl: float) -> Grant | None:
+        """Interrupt, and grant."""
+        self._interrupt("reacquire_above")
+        return MemoryStore.reacquire_above(self, token, n, owner, ttl)
+
+    def release(self, token: Token, conn: object = None) -> None:
+        """Interrupt, and release."""
+        self._interrupt("release")
+        super().release(token)
+
+
+class Soft(Exception):
+    """A soft time limit, as task queues have them."""
+
+
+@pytest.fixture(params=[Soft, TimeoutError, KeyboardInterrupt])
+def interrupted_by(request: pytest.FixtureRequest) -> Iterator[type[BaseException]]:
+    """What the handler of SIGUSR1 raises."""
+
+    def handler(*_: object) -> None:
+        raise request.param("now")
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    yield request.param
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_an_interruption_of_leaving_is_raised(interrupted_by: type[BaseException]) -> None:
+    """What a handler raises while the end of a body waits for the store is no error of the store's."""
+    store = Interrupting("release")
+    with pytest.raises(interrupted_by, match="now"), Leases(store).hold(JOB):
+        pass
+    store.go.set()
+
+
+@pytest.mark.parametrize("where", ["arming", "body"])
+def test_a_repair_that_was_interrupted_is_given_back(
+    interrupted_by: type[BaseException], where: str, monkeypatch: Any
+) -> None:
+    """Nobody has the job then, though the store granted it, and the interruption is raised."""
+    # The release that follows the repair changes nothing: it must not make room for it before.
+    monkeypatch.setattr("sinkfence.holder.Holder._release_quietly", lambda self, token: iter(()))
+    store = Interrupting("reacquire_above")
+    with (
+        pytest.raises(interrupted_by, match="now"),
+        Leases(store).hold(JOB, arm=[AheadSink(4)] if where == "arming" else []) as lease,
+    ):
+        raise StaleToken(lease.token, 41)
+    store.go.set()
+    assert store.released.wait(30)
+    assert store.get(JOB).owner is None
+
+
+class Hanging(MemoryStore):
+    """A store that answers to no repair and no release until it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+
+    def reacquire_above(self, token: Token, n: int, owner: str, ttl: float) -> Grant | None:
+        """Hang."""
+        self.go.wait()
+        return None
+
+    def release(self, token: Token, conn: object = None) -> None:
+        """Hang."""
+        self.go.wait()
+
+
+@pytest.fixture
+def waited(monkeypatch: Any) -> Iterator[list[float]]:
+    """For how long each request was to be waited for, on a clock that these waits alone move."""
+    clock = HandClock()
+    waits: list[float] = []
+
+    def wait(futures: Any, timeout: float) -> Any:
+        waits.append(timeout)
+        clock.advance(timeout)
+        return concurrent.futures.wait(futures, 0)
+
+    monkeypatch.setattr("sinkfence.patience.boot_time", clock)
+    monkeypatch.setattr("sinkfence.patience.wait", wait)
+    return waits
+
+
+def test_all_requests_of_leaving_share_its_patience(waited: list[float]) -> None:
+    """A body that was refused is not kept for the repair and then for the release as long again."""
+    store = Hanging()
+    with pytest.raises(StaleToken), Leases(store).hold(JOB) as lease:
+        raise StaleToken(lease.token, 41)
+    store.go.set()
+    assert len(waited) == 2
+    assert sum(waited) == pytest.approx(PATIENCE)
+
+
+def test_who_has_lost_the_lease_leaves_sooner(waited: list[float]) -> None:
+    """What is over anyway is not waited for as what is ours."""
+    store, clock = Hanging(), HandClock()
+    with pytest.raises(OutcomeUnknown), Leases(store, _clock=clock).hold(JOB):
+        clock.advance(31)
+    store.go.set()
+    assert sum(waited) < PATIENCE_WHEN_LOST
 
 
 def test_two_threads_of_one_manager_never_share_a_lease(pg: SqlStore, leases_of: MakeLeases) -> None:

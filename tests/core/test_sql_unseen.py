@@ -32,7 +32,7 @@ BLOCKED = """
 def test_a_snapshot_from_before_a_rewrite_proves_no_loss(
     pg: SqlStore, pg_url: str, admin: psycopg.Connection, call: str
 ) -> None:
-    """At repeatable read, a table that is rewritten while a call waits for it looks empty: it is asked again."""
+    """At repeatable read, a table that is rewritten while a call waits looks empty: it is asked again."""
     admin.execute(f"ALTER DATABASE {admin.info.dbname} SET default_transaction_isolation = 'repeatable read'")
     strict = SqlStore(pg_url)
     try:
@@ -122,7 +122,7 @@ def test_in_the_callers_transaction_it_is_the_callers_to_repeat(looker: str) -> 
 
 
 def test_of_two_tokens_of_one_number_the_owner_tells(pg: SqlStore, admin: psycopg.Connection) -> None:
-    """A store that went back has issued a number twice: a batch extends the lease of its owner, and no other's."""
+    """A store that went back has issued a number twice: a batch extends its owner's lease alone."""
     old = pg.acquire(JOB, "a:1", 30.0).token
     admin.execute("DROP TABLE sinkfence_lease, sinkfence_schema")
     pg.create_schema()

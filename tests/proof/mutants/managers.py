@@ -317,6 +317,13 @@ MANAGERS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "a batch is waited for without end",
+        "managers.one_batch_hangs",
+        "L4",
+        "one server process that stands still ends all leases of the client's process",
+        (Edit(HEARTBEAT, "max(shortest * PATIENCE, LEAST_PATIENCE)", "3600.0"),),
+    ),
+    Mutant(
         "a release is waited for without end in a loop",
         "managers.store_hangs_in_a_loop",
         "L5",

@@ -237,8 +237,8 @@ def is_blocked(error: DBAPIError) -> bool:
 
 def _kept_out() -> NotEnforced:
     return NotEnforced(
-        "the record is this lease's and open, and no statement changes it: a policy of row level security or a "
-        "trigger keeps this role from it. Grant it UPDATE of every row; till then the lease runs out"
+        "the record is this lease's and open, and no statement changes it: a policy of row level security "
+        "or a trigger keeps this role from it. Grant it UPDATE of every row; till then the lease runs out"
     )
 
 

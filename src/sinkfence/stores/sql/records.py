@@ -89,7 +89,7 @@ def reopen(d: Dialect, job_id: str, seen: Record | None = None) -> Change[Record
     def refused(found: Record | None) -> Record:
         if found is None:
             raise KeyError(job_id)
-        return _made(found, seen and (seen.generation, None, "open"))
+        return _made(found, (seen.generation, None, "open") if seen else None)
 
     return Change(Query(sql, _params(job_id, seen)), record, look(d, job_id), refused)
 
@@ -115,7 +115,7 @@ def raise_above(d: Dialect, job_id: str, n: int, seen: Record | None = None) -> 
         RETURNING {_columns(d)}, {d.settled}"""
 
     def refused(found: Record | None) -> Record:
-        return _made(found, seen and (max(seen.generation, n), None, seen.state))
+        return _made(found, (max(seen.generation, n), None, seen.state) if seen else None)
 
     return Change(Query(sql, {**_params(job_id, seen), "n": n}), record, look(d, job_id), refused)
 

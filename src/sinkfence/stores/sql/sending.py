@@ -14,8 +14,8 @@ from sinkfence.stores.sql.dialects import Query, Row
 OUTDATED: Final = "0A000"
 """A prepared statement's rows would be other ones by now: somebody has altered the table."""
 UNPREPARED: Final = {"26000", "42P05", OUTDATED}
-"""There is no such prepared statement, or one already: somebody has meddled with the session. Or it has become
-outdated. It is told before anything is executed, and psycopg would be told again and again."""
+"""There is no such prepared statement, or one already: somebody has meddled with the session. Or it
+is outdated. It is told before anything is executed, and psycopg would be told again and again."""
 _CURSOR: Final = "sinkfence.cursor"
 
 
@@ -80,7 +80,7 @@ def _cursor(connection: sa.Connection, query: Query) -> Any:
 def _translated(connection: sa.Connection, query: Query, error: Exception) -> BaseException:
     """Return SQLAlchemy's error for one of psycopg's. What has ended this connection has ended the others.
 
-    And who has altered the table has done so for all of them: one by one they would be more than the attempts.
+    And who has altered the table has done so for all of them, which may be more than there are attempts.
     """
     dialect = connection.dialect
     ended = dialect.is_disconnect(error, connection.connection.driver_connection, None)  # type: ignore[arg-type]

@@ -28,9 +28,10 @@ def begin(connection: Any, _record: object) -> None:
 def _is_ours(connection: Any, driver: Any) -> bool:
     """Whether the process that serves us is the one that let us in: what is prepared there is ours alone.
 
-    A pooler hands statements to whichever process is free, and cannot name one at the login: PgBouncer makes
-    a number up (BackendKeyData, PostgreSQL manual, section 54.2; pgbouncer#945). psycopg counts the names of
-    what it prepares, so that two clients of one process could execute each other's.
+    A pooler hands statements to whichever process is free. PgBouncer makes a number up at the login
+    (BackendKeyData, PostgreSQL manual, section 54.2; pgbouncer#945); pgagroal replays a server's own message,
+    and so may pass for one. psycopg counts the names of what it prepares, so that two clients of one process
+    could execute each other's, were they not named apart.
     """
     cursor = connection.cursor()
     try:
@@ -43,8 +44,8 @@ def _is_ours(connection: Any, driver: Any) -> bool:
 def _names_apart(driver: Any) -> bool:
     """Have its statements named from a random number on; whether that could be done.
 
-    Should a pooler ever name at the login the process that serves its first statement, two clients' names
-    still never meet: a statement is missing then (26000), and nobody executes another's.
+    Where a pooler names at the login the process that serves its first statement, two clients' names still
+    never meet: a statement is missing then (26000), and nobody executes another's.
     """
     names: Any = getattr(driver, "_prepared", None)  # psycopg has no public way
     if not isinstance(getattr(names, "_prepared_idx", None), int):

@@ -226,7 +226,12 @@ class SqlStore:
                 here.checked = True
             # One statement is one transaction: one round trip, and no moment between BEGIN and COMMIT in
             # which a stopped process would keep SQLite's file locked. What follows it only reads.
-            return work(partial(send, connection))
+            try:
+                return work(partial(send, connection))
+            finally:
+                # Closed meanwhile, as by a heartbeat that has left this one behind: no pool is to keep it.
+                if self._processes.get(this_process()) is not here and not connection.invalidated:
+                    connection.detach()
 
         return run(here.beats if beat else here.work, on)
 

@@ -7,7 +7,7 @@ import gc
 import logging
 import os
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -292,9 +292,9 @@ def one_hangs(scene: Hand) -> None:
 
 
 @contextmanager
-def impatient(module: str) -> Generator[None]:
+def impatient() -> Generator[None]:
     """Inside, nobody waits long."""
-    with patch(f"sinkfence.{module}.PATIENCE", 0.05):
+    with patch("sinkfence.patience.PATIENCE", 0.05):
         yield
 
 
@@ -307,9 +307,35 @@ def store_hangs(ground: Ground) -> Scene:
             if not go_on.wait(1):
                 scene.break_("L5", "the exit waited until the store answered")
 
-    with impatient("patience"), Leases(Hangs()).hold(scene.job):
+    with impatient(), Leases(Hangs()).hold(scene.job):
         pass
     go_on.set()
+    return scene
+
+
+def one_batch_hangs(ground: Ground) -> Scene:
+    """The first batch of renewals gets no answer; the next one would."""
+    scene, go_on, answered = Scene(), threading.Event(), threading.Event()
+
+    class Hangs(MemoryStore):
+        hung = False
+
+        def renew_many(self, wanted: Sequence[tuple[Token, float]]) -> Renewals:
+            if self.hung:
+                answered.set()
+            else:
+                self.hung = True
+                go_on.wait(30)
+            return super().renew_many(wanted)
+
+    with (
+        patch("sinkfence.heartbeat.PATIENCE", 0.0),
+        patch("sinkfence.heartbeat.LEAST_PATIENCE", 0.05),
+        Leases(Hangs(), ttl=60, heartbeat=0.05).hold(scene.job),
+    ):
+        if not answered.wait(10):
+            scene.break_("L4", "no lease was renewed any more")
+        go_on.set()
     return scene
 
 
@@ -326,7 +352,7 @@ def store_hangs_in_a_loop(ground: Ground) -> Scene:
         async with aio.Leases(Hangs()).hold(scene.job):
             pass
 
-    with impatient("asking"):
+    with impatient():
         asyncio.run(main())
     return scene
 
