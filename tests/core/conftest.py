@@ -12,10 +12,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from sinkfence import LeaseHeld, LeaseLost, Leases, StaleToken, Token, observe
 from sinkfence.demo.servers.postgres import PostgresServer
@@ -116,6 +122,42 @@ def leases_of() -> Iterator[Callable[..., Leases]]:
     yield make
     for leases in made:
         leases.close(timeout=5)
+
+
+class Seen:
+    """What the SDK was told."""
+
+    def __init__(self) -> None:
+        self.reader, self.exporter = InMemoryMetricReader(), InMemorySpanExporter()
+        self.meters = MeterProvider(metric_readers=[self.reader])
+        self.tracers = TracerProvider()
+        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
+
+    def metrics(self) -> dict[str, list[tuple[dict[str, Any], Any]]]:
+        """Attributes and value of each point, by the metric's name and unit."""
+        data = self.reader.get_metrics_data()
+        return {
+            f"{metric.name} {metric.unit}": [
+                (dict(point.attributes), getattr(point, "value", None) or point.sum)
+                for point in metric.data.data_points
+            ]
+            for resource in (data.resource_metrics if data else ())
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
+    """The SDK, set up as a program does it, for one test."""
+    seen = Seen()
+    monkeypatch.setattr("opentelemetry.metrics.get_meter", seen.meters.get_meter)
+    monkeypatch.setattr("opentelemetry.trace.get_tracer", seen.tracers.get_tracer)
+    observe._telemetry.cache_clear()
+    yield seen
+    observe._telemetry.cache_clear()
+    seen.meters.shutdown()
+    seen.tracers.shutdown()
 
 
 @pytest.fixture

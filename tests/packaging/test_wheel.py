@@ -48,6 +48,7 @@ def test_sources_can_be_tested(built: Path) -> None:
         names = {name.partition("/")[2] for name in file.getnames()}
     assert {
         "run.py",
+        "requirements.lock",
         "pyproject.toml",
         "README.md",
         "tests/conftest.py",
