@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
@@ -30,6 +31,7 @@ from sinkfence.stores.sql import SqlStore
 from sinkfence_http import (
     Fence,
     HostGate,
+    Refused,
     Report,
     SignedTokens,
     TokenSigner,
@@ -37,8 +39,10 @@ from sinkfence_http import (
     VerificationKey,
     aio,
     doctor,
+    wire,
     wsgi,
 )
+from sinkfence_http.answers import UNAUTHENTIC
 from sinkfence_http.asgi import FencingMiddleware
 from sinkfence_http.doctor import JOB
 from sinkfence_http.requests_adapter import FencedAdapter
@@ -314,6 +318,150 @@ def test_hosts_that_share_no_marks_are_found(tmp_path: Path, session: requests.S
     assert grades(report)["stale token"] == "broken", report
 
 
+class Doors:
+    """Services of another maker, each with marks of its own, in threads behind one address.
+
+    As with processes that share a socket: who has nothing to do takes what comes, and that is always the
+    first, until a connection stands open there.
+    """
+
+    def __init__(self, *, above: Callable[[int, int], bool] = int.__lt__, word: str = "stale-token") -> None:
+        self.above = above
+        self.word = word
+        self.marks: list[dict[str, Token]] = [{}, {}]
+        self.open = 0
+        self.lock = Lock()
+
+    def answer(self, value: str | None, marks: dict[str, Token]) -> tuple[int, str]:
+        if value is None:
+            return 428, "token-required"
+        try:
+            token = wire.parse_token(value)
+        except ValueError:
+            return 400, "malformed-token"
+        mark = marks.get(token.job_id)
+        if mark is not None and self.above(token.generation, mark.generation):
+            return 412, self.word
+        if mark is not None and token.generation == mark.generation and token.owner != mark.owner:
+            return 412, "generation-conflict"
+        marks[token.job_id] = token
+        return 204, "armed"
+
+    @contextmanager
+    def served(self) -> Iterator[str]:
+        doors = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def do_POST(self) -> None:
+                with doors.lock:
+                    held = self.headers["Connection"] != "close"
+                    marks = doors.marks[1 if held and doors.open else 0]
+                    doors.open += held
+                    lines = self.headers.get_all("Fencing-Token")
+                    status, word = doors.answer(lines and ", ".join(lines), marks)
+                self.send_response(status)
+                self.send_header("Fencing-Status", word)
+                body = b"" if status == 204 else b"{}"
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+
+def test_workers_that_share_no_marks_are_met(session: requests.Session) -> None:
+    """Of two workers the second gets what comes while the first has a connection open: it is met."""
+    with Doors().served() as url:
+        report = doctor(session, url)
+    assert grades(report)["stale token"] == "broken", report
+    assert not report.fenced
+
+
+def test_what_is_not_seen_is_told(serve: Serve, session: requests.Session) -> None:
+    """One worker's marks in memory look like marks that last: the report says what it can't see."""
+    report = doctor(session, serve(App(aio.DoorOnly(), TrustedNetwork()).app))
+    assert report.fenced, report
+    assert grades(report)["workers"] == "note"
+    assert "outlive a restart" in str(report)
+
+
+def test_a_door_that_compares_as_text_is_found(session: requests.Session) -> None:
+    """A stale number of fewer digits is the higher one as text."""
+    doors = Doors(above=lambda number, mark: str(number) < str(mark))
+    doors.marks[1] = doors.marks[0]
+    with doors.served() as url:
+        found = grades(report := doctor(session, url))
+    assert (found["stale token"], found["stale token of fewer digits"]) == ("ok", "broken"), report
+
+
+def test_a_refusal_after_the_effect_is_broken(session: requests.Session) -> None:
+    """`stale-token;applied` says that the stale request had taken effect."""
+    doors = Doors(word="stale-token;applied")
+    doors.marks[1] = doors.marks[0]
+    with doors.served() as url:
+        found = grades(report := doctor(session, url))
+    assert found["stale token"] == "broken", report
+    assert "it had taken effect" in str(report)
+
+
+@pytest.mark.parametrize("base", ["/?to=1", "?", "/#x", "/a?b#c"])
+def test_an_address_with_a_query_is_not_asked(session: requests.Session, base: str) -> None:
+    """What is put to its end would be part of the query, and reach a handler: nothing is sent."""
+    with pytest.raises(ValueError, match="no query"):
+        doctor(session, f"http://127.0.0.1:1{base}", path="x")
+
+
+@pytest.mark.parametrize("lax", ["aud", "iss", "kid", "exp"])
+def test_a_key_for_other_services_is_not_enough(
+    serve: Serve, gate: aio.HostGate, session: requests.Session, lax: str
+) -> None:
+    """A service that looks at one of audience, issuer, kid and expiry too few is found."""
+    import jwt
+
+    class Lax:
+        def verify(self, value: str) -> Token:
+            if value.startswith('"') or "," in value:
+                raise ValueError
+            try:
+                claims = jwt.decode(
+                    value, KEY.public_key(), ["EdDSA"], options={"verify_aud": False, "verify_exp": False}
+                )
+            except jwt.PyJWTError:
+                raise Refused(UNAUTHENTIC) from None
+            kid = jwt.get_unverified_header(value)["kid"]
+            fine = {
+                "aud": claims["aud"] == "orders",
+                "iss": claims["iss"] == "workers",
+                "kid": kid == "k1",
+                "exp": claims["exp"] > time.time(),
+            }
+            if not all(found for name, found in fine.items() if name != lax):
+                raise Refused(UNAUTHENTIC)
+            return Token(claims["job"], claims["gen"], claims["sub"])
+
+    report = doctor(session, serve(App(gate, Lax()).app), sign=signed())
+    tried = {
+        name.removeprefix("signed: "): grade
+        for name, grade in grades(report).items()
+        if name.startswith("signed: ")
+    }
+    names = {"aud": "another audience", "iss": "another issuer", "kid": "another kid", "exp": "expired"}
+    assert tried == {**dict.fromkeys(names.values(), "ok"), names[lax]: "broken"}, report
+
+
 @pytest.mark.parametrize(
     ("status", "headers", "grade", "says"),
     [
@@ -387,6 +535,11 @@ def test_mistakes_are_a_line(sinkfence: Sinkfence, tmp_path: Path) -> None:
         port = free.getsockname()[1]
     url = f"http://ops:geheim@127.0.0.1:{port}"
     (tmp_path / "bad.pem").write_text("no key")
+    (tmp_path / "public.pem").write_bytes(
+        KEY.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
     full = ["--kid", "k1", "--issuer", "workers", "--audience", "orders"]
     for arguments, code, says in [
         ([url], 3, "Connection refused"),
@@ -397,7 +550,11 @@ def test_mistakes_are_a_line(sinkfence: Sinkfence, tmp_path: Path) -> None:
         ([url, "--sign-key", str(tmp_path / "bad.pem"), *full, "--alg", "none"], 2, "alg must be one of"),
         ([url, "--sign-key", str(tmp_path / "bad.pem")], 2, "--sign-key needs --kid, --issuer, --audience"),
         ([url, "--header", "nonsense"], 2, "--header is 'NAME: VALUE'"),
-        ([url, "--header", "x: geheim\nb"], 2, "header value"),
+        ([url, "--header", "x: geheim\nb"], 2, "--header is 'NAME: VALUE'"),
+        ([url, "--sign-key", str(tmp_path / "public.pem"), *full], 2, "--sign-key: this is a public key"),
+        ([f"http://ops:4711/geheim@127.0.0.1:{port}"], 2, "that URL can't be read"),
+        ([f"{url}/?to=geheim"], 2, "has no ? and no #"),
+        ([f"{url}/#geheim"], 2, "has no ? and no #"),
         ([url, "--method", "NO GOOD", "--path", "x"], 3, ""),
     ]:
         ran = sinkfence("doctor", "http", *arguments)

@@ -6,12 +6,14 @@ import json
 import os
 import pwd
 import signal
+import subprocess
 import threading
 
+import psycopg
 import pytest
-from command_line import Sinkfence, terminal
+from command_line import COMMAND, PLAIN, Sinkfence, terminal
 
-from sinkfence import LeaseLost, Leases
+from sinkfence import Conflict, LeaseLost, Leases
 from sinkfence.stores.sql import SqlStore
 
 
@@ -206,7 +208,7 @@ def test_who_did_it_is_logged(process: Sinkfence, leases: Leases, store_url: str
     logged = [line for line in ran.err.splitlines() if " sinkfence.cli: " in line]
     said = [line.partition(" sinkfence.cli: ")[2] for line in logged]
     assert len(said) == 2
-    assert said[0].startswith(f"{who}: release job 'job', generation 1 in lease store ")
+    assert said[0].startswith(f"{who}: release job 'job', generation 1 in lease store: ")
     assert said[1] == f"{said[0]}: done"
     if "@" in store_url:
         assert store_url.partition("@")[0].rpartition(":")[2] not in ran.err
@@ -223,6 +225,78 @@ def test_what_was_not_shown_is_not_taken_away(leases: Leases, store_url: str) ->
         assert screen.close() == 1
     assert b"another owner or state by now" in screen.text
     second.renew()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("release", "job"), ("reopen", "job"), ("raise", "job", "--above", "7")],
+    ids=lambda each: each[0],
+)
+def test_what_changes_at_the_last_moment_is_left_alone(dsn: str, words: tuple[str, ...]) -> None:
+    """The row is locked as the command comes to change it, and another's by then: that one keeps it."""
+    url = dsn.replace("postgresql://", "postgresql+psycopg://", 1)
+    store = SqlStore(url)
+    store.create_schema()
+    with Leases(store, ttl=60) as leases, psycopg.connect(dsn) as other, psycopg.connect(dsn) as watch:
+        watch.autocommit = True
+        leases.acquire("job")
+        other.execute("select from sinkfence_lease where job_id = 'job' for update")
+        with subprocess.Popen(
+            [*COMMAND, "leases", *words, "--yes"],
+            env={**PLAIN, "SINKFENCE_STORE": url, "PGOPTIONS": "-c lock_timeout=60s"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as running:
+            while not watch.execute("select 1 from pg_locks where not granted").fetchone():
+                assert running.poll() is None
+            other.execute("update sinkfence_lease set generation = generation + 1, owner = 'rightful:1'")
+            other.commit()
+            said = running.communicate()[1]
+        found = leases.get("job")
+    assert running.returncode == 1, said
+    assert "another owner or state by now" in said
+    assert found is not None
+    assert (found.generation, found.owner, found.state) == (2, "rightful:1", "open")
+
+
+def test_a_record_that_was_seen_is_the_condition(leases: Leases, store_url: str) -> None:
+    """`seen=` ties reopen and raise_above to one record: of another one Conflict, and nothing changes."""
+    store = SqlStore(store_url)
+    first = leases.acquire("job")
+    seen = store.get("job")
+    assert seen is not None
+    first.release()
+    second = leases.acquire("job")
+    for change in (lambda: store.reopen("job", seen=seen), lambda: store.raise_above("job", 9, seen=seen)):
+        with pytest.raises(Conflict):
+            change()
+    second.renew()
+    now = store.get("job")
+    assert now is not None
+    raised = store.raise_above("job", 9, seen=now)
+    assert (raised.generation, raised.owner) == (9, None)
+    # As after an answer that was lost: the repetition finds its own work.
+    assert store.raise_above("job", 9, seen=now).generation == 9
+    assert store.reopen("job", seen=raised).owner is None
+    with pytest.raises(KeyError):
+        store.reopen("nobody's", seen=raised)
+    store.close()
+
+
+def test_the_store_is_named_by_its_own_word(process: Sinkfence, dsn: str) -> None:
+    """A query of the URL leads elsewhere than its path: what is shown and logged is where it leads."""
+    url = dsn.replace("postgresql://", "postgresql+psycopg://", 1)
+    store = SqlStore(url)
+    store.create_schema()
+    store.close()
+    base, _, name = url.rpartition("/")
+    ran = process(
+        "leases", "raise", "job", "--above", "7", "--yes", SINKFENCE_STORE=f"{base}/dev?dbname={name}"
+    )
+    assert ran.code == 0, ran
+    assert ran.err.count(f"lease store: database '{name}' at 127.0.0.1:") == 3
+    assert "dev" not in ran.err
 
 
 def test_a_terminal_gets_a_table(leases: Leases, store_url: str) -> None:

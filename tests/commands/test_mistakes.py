@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import socket
@@ -50,7 +51,13 @@ def test_a_store_that_is_none(sinkfence: Sinkfence, tmp_path: Path, port: int) -
         (f"postgresql://u:{PASSWORD}@127.0.0.1:{port}/d", 3, "Connection refused"),
         (f"postgresql+asyncpg://u:{PASSWORD}@127.0.0.1:{port}/d", 2, "is asynchronous"),
         (f"postgresql://u:{PASSWORD}@@127.0.0.1/d", 2, "write %40 for @"),
-        (f"postgresql://u:{PASSWORD}/x@127.0.0.1/d", 2, "%2F for /"),
+        (f"postgresql://u:pa@ss/{PASSWORD}@127.0.0.1/d", 2, "%2F for /"),
+        (f"postgresql://u:4711/{PASSWORD}@127.0.0.1:{port}/d", 3, "database 'd' at 127.0.0.1"),
+        (f"postgresql://u:4711?{PASSWORD}@127.0.0.1:{port}/d", 3, "database 'd' at 127.0.0.1"),
+        (f"postgresql://u:/{PASSWORD}@127.0.0.1:{port}/d", 3, "database 'd' at 127.0.0.1"),
+        (f"postgresql:///?host=127.0.0.1&port={port}&dbname=d&password={PASSWORD}", 3, "database 'd' at 127"),
+        (f"postgresql://u:{PASSWORD}@127.0.0.1:{PASSWORD}/d", 2, "that is no database URL"),
+        (f"sqlite+pysqlcipher://:{PASSWORD}@/{tmp_path}/absent.db", 3, "there is no such file"),
         (f"postgresql://u:{PASSWORD}@127.0.0.1:{port}/d?nonsense=1", 2, ""),
         (f"sqlite:///{tmp_path}/absent.db", 3, "there is no such file"),
         ("sqlite://", 2, "needs an SQLite file"),
@@ -104,6 +111,7 @@ def test_a_wrong_password_is_not_repeated(sinkfence: Sinkfence, dsn: str) -> Non
         (f"password={PASSWORD} host", 2, "that is no connection string"),
         (f"hots=h password={PASSWORD}", 2, "that is no connection string"),
         (f"postgresql://u:{PASSWORD}@h:x/d", 2, "that URL can't be read"),
+        (f"postgresql://u:4711/{PASSWORD}@127.0.0.1:1/d", 2, "that URL can't be read"),
         (f"postgresql://u:{PASSWORD}@nowhere.invalid/d", 3, "nowhere.invalid"),
         ("", 2, "which database?"),
     ],
@@ -113,6 +121,71 @@ def test_a_connection_string_that_is_none(sinkfence: Sinkfence, dsn: str, code: 
     ran = sinkfence("doctor", "postgres", dsn)
     assert (ran.code, ran.out) == (code, "")
     a_line(ran.err, says)
+
+
+@pytest.mark.parametrize(
+    "endpoint", [f"http://u:{PASSWORD}@127.0.0.1:1", f"http://u:4711/{PASSWORD}@h", f"http://h/?k={PASSWORD}"]
+)
+@pytest.mark.parametrize("variable", [False, True])
+def test_an_endpoint_has_no_password(process: Sinkfence, endpoint: str, variable: bool) -> None:
+    """A login in it is no use to S3: refused as a wrong usage, and not repeated."""
+    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_DEFAULT_REGION": "us-east-1"}
+    option = [] if variable else ["--endpoint", endpoint]
+    if variable:
+        keys["AWS_ENDPOINT_URL_S3"] = endpoint
+    ran = process("doctor", "s3", "--bucket", "b", *option, **keys)
+    assert (ran.code, ran.out) == (2, "")
+    a_line(ran.err, "endpoint")
+
+
+@pytest.mark.parametrize(
+    ("words", "streams", "code"),
+    [
+        ("leases raise job --above 7", "0<&-", 2),
+        ("leases raise job --above 7", "0<&- 1>&- 2>&-", 2),
+        ("leases raise job --above 7", "2>/dev/full", 2),
+        ("leases raise job --above 7 --yes --json", "2>&-", 0),
+        ("leases raise job --above 7 --yes --json", "2>/dev/full", 0),
+        ("leases list --json", "0<&- 2>&-", 0),
+        ("leases list --json", "1>&-", 3),
+        ("leases list", ">/dev/full", 3),
+        ("leases show nope", "1>&-", 1),
+        ("--version", ">/dev/full", 3),
+    ],
+)
+def test_streams_that_are_closed(tmp_path: Path, words: str, streams: str, code: int) -> None:
+    """Closed or full, a stream is no traceback: the exit code tells, and JSON stands by itself."""
+    url = f"sqlite:///{tmp_path}/leases.db"
+    store = SqlStore(url)
+    store.create_schema()
+    with Leases(store) as leases:
+        leases.acquire("held")
+    ran = subprocess.run(
+        ["bash", "-c", f'"$@" {streams}', "bash", *COMMAND, *words.split()],
+        env={**PLAIN, "SINKFENCE_STORE": url},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == code, ran
+    assert "Traceback" not in ran.stderr + ran.stdout, ran
+    if ran.stdout:
+        json.loads(ran.stdout)
+
+
+def test_a_result_forges_no_line(sinkfence: Sinkfence, tmp_path: Path) -> None:
+    """Ends of lines and controls of direction in a result are spelt out, so that each line is ours."""
+    url = f"sqlite:///{tmp_path}/leases.db"
+    store = SqlStore(url)
+    store.create_schema()
+    with Leases(store) as leases:
+        leases.acquire("job").complete("x\nowner:       eve\u202e\u2028y")
+    ran = sinkfence("leases", "show", "job", "--store", url)
+    assert ran.code == 0
+    assert len(ran.out.splitlines()) == 7, ran.out
+    assert "x\\nowner" in ran.out
+    assert "\\u202e\\u2028y" in ran.out
 
 
 def test_a_role_without_rights_is_told_what_to_grant(sinkfence: Sinkfence, dsn: str) -> None:
