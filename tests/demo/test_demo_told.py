@@ -44,6 +44,36 @@ def test_without_the_checks_each_late_effect_does_its_damage(sinkfence, scratch)
     assert list(scratch.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("mode", "marks"), [([], (3, 4, 0)), (["--unfenced"], (3, 0, 4))], ids=["fenced", "unfenced"]
+)
+def test_it_is_drawn(sinkfence, tmp_path, mode, marks):
+    """The page has each effect of B, and of A each late one: refused, or breaking a rule."""
+    page = tmp_path / "story.html"
+    demo = sinkfence("demo", *mode, "--timeline", str(page))
+    told, complaints = demo.communicate()
+    assert (demo.returncode, complaints) == (0, ""), told
+    assert told.endswith(f"The timeline: {page}\n")
+    text = page.read_text(encoding="utf-8")
+    wide = text.partition('<svg class="timeline wide"')[2].partition("</svg>")[0]
+    titles = re.findall("<title>(.*?)</title>", wide)
+    found = (
+        sum("worker B, generation 8" in title and "took effect" in title for title in titles),
+        sum("worker A, generation 7" in title and "refused" in title for title in titles),
+        wide.count('class="wrong '),
+    )
+    assert found == marks, titles
+    assert ("No rule was broken." in text) is not bool(mode)
+
+
+def test_a_timeline_that_cannot_be_written_is_a_wrong_usage(sinkfence, tmp_path):
+    """A folder that is not there is told before anything is started."""
+    demo = sinkfence("demo", "--timeline", str(tmp_path / "none" / "story.html"))
+    told, complaints = demo.communicate()
+    assert (demo.returncode, told) == (2, "")
+    assert "is no folder" in complaints
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_demo_that_is_ended_in_the_middle_leaves_nothing(sinkfence, scratch, watch, number):
     """Killed while worker A stands stopped, the demo leaves no process and no file behind."""

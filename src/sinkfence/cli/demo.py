@@ -25,7 +25,13 @@ def demo(
     ] = False,
     timeline: Annotated[
         Path | None,
-        typer.Option("--timeline", metavar="FILE.html", help="Write a picture of it, a page for a browser."),
+        typer.Option(
+            "--timeline",
+            metavar="FILE.html",
+            dir_okay=False,
+            writable=True,
+            help="Also draw it: a page for a browser.",
+        ),
     ] = None,
 ) -> None:
     """See late effects refused, on real servers of its own (about 10 s).

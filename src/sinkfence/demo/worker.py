@@ -115,7 +115,7 @@ def main() -> None:
     bill = BILLS[name]
     to = Fenced(places, name) if brief["fenced"] else Unfenced(places, name)
     store = SqlStore(places.leases)
-    leases = Leases(store, ttl=TTL)
+    leases = Leases(store, ttl=TTL, owner=name)
     child.tell("asks")
     asked = now()
     try:

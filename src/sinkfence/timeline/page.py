@@ -15,7 +15,8 @@ from sinkfence.torture.checker import Violation
 from sinkfence.torture.history import Event
 
 _LOOK: Final = (
-    "body{margin:0 auto;max-width:1060px;padding:16px;background:var(--paper);color:var(--ink);"
+    "body{margin:0 auto;max-width:1060px;padding:16px;overflow-wrap:anywhere;"
+    "background:var(--paper);color:var(--ink);"
     "font:16px/1.45 system-ui,-apple-system,'Segoe UI',Roboto,'Liberation Sans',sans-serif}"
     "h1{font-size:1.5rem;line-height:1.2;margin:.3rem 0 .5rem;overflow-wrap:anywhere}h2{font-size:1.1rem}"
     ".verdict{border-left:5px solid var(--c2);padding:.3rem .8rem;margin:.6rem 0 1.2rem}"
@@ -30,7 +31,9 @@ _LOOK: Final = (
     ".broken td{color:var(--bad);font-weight:600}.refusal td{font-weight:600}"
     "tr:target{outline:2px solid var(--bad)}"
     "a{color:inherit}.faint-note{color:var(--faint)}"
-    "@media screen and (max-width:700px){.wide{display:none}.narrow{display:block}body{padding:12px}}"
+    "@media screen and (max-width:700px){.wide{display:none}.narrow{display:block}body{padding:12px}"
+    "thead{display:none}tr{display:block;border-bottom:1px solid var(--line);padding:.3rem 0}"
+    "td,td:nth-child(n){display:inline;border:0;min-width:0}td:last-child{display:block}}"
     "@media print{@page{size:A4 landscape;margin:12mm}body{padding:0;max-width:none}"
     "svg,tr{break-inside:avoid}"
     "thead{display:table-header-group}*{print-color-adjust:exact;-webkit-print-color-adjust:exact}}"

@@ -32,7 +32,7 @@ PICTURE: Final = (
     "fill:var(--ink)}"
     "svg .name{font-weight:600}svg .c{fill:var(--c)}svg .head{font-weight:700;font-size:14px}"
     "svg .tick{font-size:11.5px;fill:var(--faint)}svg .faint{font-size:11px;fill:var(--c,var(--faint))}"
-    "svg .name,svg .head{paint-order:stroke;stroke:var(--paper);stroke-width:3px;"
+    "svg .name,svg .head,svg .note{paint-order:stroke;stroke:var(--paper);stroke-width:3px;"
     "stroke-linejoin:round}svg .note{font-size:12px;font-weight:600}"
     "svg .bad{fill:var(--bad)}svg .in{font-size:12.5px}"
     ".grid{stroke:var(--line);stroke-width:.6}.base{stroke:var(--line);stroke-width:1.2}"
