@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from sinkfence.torture.nursery import Nursery
 from sinkfence.torture.places import Bucket, Places, places
 from sinkfence.torture.run import Run
 from sinkfence.torture.scenarios import SCENARIOS, Scenario, Verdict, clocks, perform, pooled
@@ -31,9 +32,9 @@ def there(postgres_server: Any, s3_server: Any) -> Iterator[Places]:
 
 
 @pytest.fixture
-def run(there: Places, tmp_path: Path) -> Run:
+def run(there: Places, tmp_path: Path, nursery: Nursery) -> Run:
     """A run with a folder of its own, whose jobs nobody else has had."""
-    return Run(tmp_path, 1, Places(f"{there.run}/{tmp_path.name}", there.postgres, there.bucket))
+    return Run(tmp_path, 1, Places(f"{there.run}/{tmp_path.name}", there.postgres, there.bucket), nursery)
 
 
 def played(name: str, run: Run, *, fenced: bool = True) -> Verdict:
@@ -49,6 +50,7 @@ def test_a_scenario_passes(name: str, run: Run) -> None:
     """The fault took place, and every invariant held; what cannot run here is skipped as not run."""
     verdict = played(name, run)
     assert (verdict.word, verdict.why) == ("passed", "")
+    assert "No rule was broken" in (run.folder / name / "timeline.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -67,11 +69,12 @@ def test_going_round_the_check_is_seen(name: str, invariant: str, run: Run) -> N
     verdict = played(name, run, fenced=False)
     assert verdict.word == "violated"
     assert invariant in {violation.invariant for violation in verdict.violations}
+    assert invariant in (run.folder / name / "timeline.html").read_text()
 
 
 def test_a_fault_that_does_not_take_place_shows_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clocks that are not wrong after all make the scenario inconclusive."""
-    monkeypatch.setattr(clocks, "environment", lambda _: {})
+    monkeypatch.setattr(clocks, "environment", lambda *_: {})
     verdict = played("jumping-clock", run)
     assert verdict.word == "inconclusive"
     assert "did not jump" in verdict.why
@@ -111,6 +114,8 @@ def test_the_command_plays_and_lists_them(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert re.search(r"^fork +passed ", done.stdout, re.MULTILINE)
     assert (tmp_path / "kept/fork/observer.jsonl").exists()
+    checked = sinkfence("torture", "check", str(tmp_path / "kept/fork"))
+    assert (checked.returncode, checked.stdout.splitlines()[0]) == (0, "nothing was broken")
 
 
 def sinkfence(*words: str) -> subprocess.CompletedProcess[str]:

@@ -2,15 +2,12 @@
 
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
 from sinkfence.cli.exits import need
 from sinkfence.cli.mistakes import Mistake
-
-if TYPE_CHECKING:
-    from sinkfence.torture.places import Bucket
 
 NEEDS: Final = ("psycopg", "sqlalchemy", "boto3", "requests", "starlette", "uvicorn")
 
@@ -88,56 +85,44 @@ def torture(  # noqa: PLR0917 - as typer has it
     if context.invoked_subcommand is not None:
         return
     need(NEEDS, "demo")
+    from sinkfence.torture import show
     from sinkfence.torture.places import Bucket
     from sinkfence.torture.sabotage import SABOTAGES
-    from sinkfence.torture.show import Wanted
-    from sinkfence.torture.show import torture as play
+    from sinkfence.torture.scenarios import SCENARIOS
 
     if (bucket is None) != (endpoint is None):
         raise Mistake("--bucket and --endpoint go together")
     if sabotage is not None and sabotage not in SABOTAGES:
         raise Mistake(f"--sabotage is one of {', '.join(SABOTAGES)}")
-    place = Bucket(bucket, endpoint) if bucket and endpoint else None
-    if list_ or scenario:
-        raise typer.Exit(scenarios(None if list_ else scenario, into, postgres, place))
-    wanted = Wanted(
+    if list_:
+        for line in show.listed():
+            typer.echo(line)
+        return
+    names = list(dict.fromkeys(scenario or ()))
+    if unknown := [name for name in names if name not in SCENARIOS]:
+        raise Mistake(f"there is no scenario {', '.join(unknown)}: see sinkfence torture --list")
+    wanted = show.Wanted(
         seconds,
         secrets.randbelow(10**6) if seed is None else seed,
         into,
         sabotage,
         server_faults,
         postgres,
-        place,
+        Bucket(bucket, endpoint) if bucket and endpoint else None,
         service,
     )
     try:
-        code = play(wanted, typer.echo)
+        code = show.play(names, wanted, typer.echo) if names else show.torture(wanted, typer.echo)
     except ValueError as error:
         raise Mistake(str(error)) from None
     raise typer.Exit(code)
-
-
-def scenarios(
-    names: list[str] | None, into: Path | None, postgres: str | None, bucket: "Bucket | None"
-) -> int:
-    """Play named scenarios, or list them all where there are no names; return the exit code."""
-    from sinkfence.torture.scenarios import SCENARIOS
-    from sinkfence.torture.scenarios.show import listed, play
-
-    if not names:
-        for line in listed():
-            typer.echo(line)
-        return 0
-    if unknown := [name for name in names if name not in SCENARIOS]:
-        raise Mistake(f"there is no scenario {', '.join(unknown)}: see sinkfence torture --list")
-    return play(list(dict.fromkeys(names)), into, postgres, bucket, typer.echo)
 
 
 @commands.command(epilog=CODES)
 def check(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="What a run has kept.")],
 ) -> None:
-    """Check a run once more from what it has kept, without any server.
+    """Check a run or a scenario once more from what it has kept, without any server, and draw it anew.
 
     \b
     Example:
@@ -151,4 +136,5 @@ def check(
         raise Mistake(str(error)) from None
     for line in verdict.lines():
         typer.echo(line)
+    typer.echo(f"see it: {verdict.draw(folder)}")
     raise typer.Exit(verdict.code)

@@ -1,4 +1,4 @@
-"""Wall clocks that are wrong: libfaketime's library, and the file that says by how much."""
+"""Wall clocks that are wrong: libfaketime's library, and what has a process obey it."""
 
 from __future__ import annotations
 
@@ -8,25 +8,29 @@ from pathlib import Path
 from sinkfence.torture.run import NotRun
 
 
-def faketime() -> Path:
-    """Return the library that sets a process's wall clock off.
+def environment(file: Path, word: str = "+0") -> dict[str, str]:
+    """Return variables for a wall clock by a file: it says by how much it is off, from now on.
+
+    The monotonic and boot-time clocks stay real.
 
     Raises:
-        NotRun: it is not there.
+        NotRun: libfaketime is not here.
     """
     spec = importlib.util.find_spec("libfaketime")
     library = Path(spec.origin or "").parent / "vendor/libfaketime/src/libfaketime.so.1" if spec else None
     if library is None or not library.exists():
-        raise NotRun("pip install libfaketime")
-    return library
-
-
-def clock_of(file: Path, library: Path) -> tuple[Path, dict[str, str]]:
-    """Return the file that says by how much a worker's wall clock is off, and what has the worker read it."""
-    file.write_text("+0\n")
-    return file, {
+        raise NotRun("no libfaketime: pip install libfaketime, which builds it with a C compiler")
+    jump(file, word)
+    return {
         "LD_PRELOAD": str(library),
         "FAKETIME_TIMESTAMP_FILE": str(file),
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         "FAKETIME_NO_CACHE": "1",
     }
+
+
+def jump(file: Path, word: str) -> None:
+    """Set a clock off from one moment to the next: a half-written file would be another offset."""
+    new = file.with_suffix(".new")
+    new.write_text(word + "\n")
+    new.replace(file)

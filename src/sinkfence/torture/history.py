@@ -28,7 +28,6 @@ have no `now`, and are held against each other by the clock of the history.
 
 from __future__ import annotations
 
-import heapq
 import json
 import os
 import time
@@ -90,7 +89,7 @@ class History:
         self.write(Event(now(), self._process, f, type, job, generation, key, value))
 
     def write(self, event: Event) -> None:
-        """Write down what happened no earlier than what is written already."""
+        """Write down what happened."""
         os.write(self._file, event.line().encode() + b"\n")
 
 
@@ -100,8 +99,11 @@ def now() -> float:
 
 
 def read(paths: Iterable[Path]) -> Iterator[Event]:
-    """All events of some files, in the order in which they happened."""
-    return heapq.merge(*(_lines(path) for path in paths), key=lambda event: event.t)
+    """All events of some files, in the order in which they happened.
+
+    A file need not be in that order: an observer hears late from a server that was down.
+    """
+    return iter(sorted((event for path in paths for event in _lines(path)), key=lambda event: event.t))
 
 
 def _lines(path: Path) -> Iterator[Event]:

@@ -116,6 +116,10 @@ def places(
 
 def within(dsn: str, schema: str) -> str:
     """Return a libpq URI whose sessions find the schema's tables first."""
-    parts = urlsplit(dsn)
-    options = f"options={quote(f'-csearch_path={schema}')}"
-    return parts._replace(query=f"{parts.query}&{options}" if parts.query else options).geturl()
+    return with_query(dsn, f"options={quote(f'-csearch_path={schema}')}")
+
+
+def with_query(url: str, more: str) -> str:
+    """Return a URL with more in its query."""
+    parts = urlsplit(url)
+    return parts._replace(query=f"{parts.query}&{more}" if parts.query else more).geturl()

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from sinkfence.torture.history import History
+from sinkfence.torture.nursery import Nursery
 from sinkfence.torture.places import Places
+
+TTL: Final = 1.0
+"""Seconds of a lease: short, for much depends on its running out."""
 
 
 class NotRun(Exception):
@@ -22,6 +27,8 @@ class Run:
     seed: int
     """The same seed is the same schedule of faults, and not the same run: the machine has its say."""
     places: Places
+    nursery: Nursery
+    """Where its workers come from."""
 
     def history(self, process: str) -> History:
         """Open the history of one process, or of one thread that does one thing at a time."""

@@ -9,7 +9,7 @@ from sinkfence.errors import LeaseHeld
 from sinkfence.grants import Grant, Store
 from sinkfence.stores.sql import SqlStore
 from sinkfence.tokens import Token
-from sinkfence.torture.destinations import SINKS, Destination, Documents, Ledger, Write
+from sinkfence.torture.destinations import SINKS, Destination
 from sinkfence.torture.victim import Moment
 
 
@@ -58,17 +58,8 @@ class NoCheck(Honest):
 
     def sinks(self, sinks: dict[str, Destination]) -> dict[str, Destination]:
         ledger = sinks["postgres"]
-        assert isinstance(ledger, Ledger)
-        ledger.write = _unguarded(ledger)  # type: ignore[method-assign]
+        ledger.fenced = False
         return {"postgres": ledger}
-
-
-def _unguarded(ledger: Ledger) -> Any:
-    def write(token: Token, write: Write) -> None:
-        with ledger.connection() as conn, conn.transaction():
-            ledger.insert(conn, token, write)
-
-    return write
 
 
 class ForgedGeneration(Honest):
@@ -138,14 +129,8 @@ class UnfencedS3(Honest):
 
     def sinks(self, sinks: dict[str, Destination]) -> dict[str, Destination]:
         documents = sinks["s3"]
-        assert isinstance(documents, Documents)
-        documents.client.meta.events.register("before-call.s3.PutObject", _without_conditions)
+        documents.fenced = False
         return {"s3": documents}
-
-
-def _without_conditions(params: dict[str, Any], **_: Any) -> None:
-    for name in ("If-Match", "If-None-Match"):
-        params["headers"].pop(name, None)
 
 
 SABOTAGES: Final[dict[str, type[Honest]]] = {

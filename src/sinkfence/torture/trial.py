@@ -12,28 +12,24 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-import sinkfence_postgres
 from sinkfence.errors import NotEnforced
-from sinkfence.stores.sql import SqlStore
 from sinkfence.torture.checker import Violation, check
-from sinkfence.torture.clocks import clock_of, faketime
+from sinkfence.torture.clocks import environment
 from sinkfence.torture.destinations import SINKS
 from sinkfence.torture.history import now, read
 from sinkfence.torture.nemesis import KINDS, Nemesis, Server, ServerNemesis
-from sinkfence.torture.observer import TABLES, Observer, acknowledged
-from sinkfence.torture.run import NotRun, Run
+from sinkfence.torture.observer import LOOK_EVERY, Observer, acknowledged
+from sinkfence.torture.run import TTL, NotRun, Run
 from sinkfence.torture.sabotage import SABOTAGES
 from sinkfence.torture.serving import Service
 from sinkfence.torture.sometimes import Sometimes, Tail
+from sinkfence.torture.tables import prepare
 from sinkfence.torture.verdict import About
 from sinkfence.torture.victim import Victim
 from sinkfence_s3.probe import probe
 
 WORKERS: Final = 3
 JOBS: Final = 2
-
-TTL: Final = 1.0
-"""Seconds of a lease: short, for much depends on its running out."""
 
 HEALING: Final = 60.0
 """Seconds within which each job has to have effects again; usually it is one or two."""
@@ -73,13 +69,17 @@ class Trial:
             NotEnforced: the bucket lets a stale owner write, whoever asks.
         """
         self.prepare()
+        places = self.run.places
         tail, sometimes = Tail(self.run.folder), Sometimes()
         with ExitStack() as stack:
-            url, servers = self.run.places.service, dict[str, Server]()
+            url, servers = places.service, dict[str, Server]()
             if url is None:
                 service = stack.enter_context(closing(Service(self.run.folder)))
                 url, servers["service kill"] = service.url, service
-            observer = stack.enter_context(closing(Observer(self.run, self.jobs, TTL)))
+            observer = stack.enter_context(closing(Observer(self.run.history("observer"), self.jobs)))
+            observer.look_at(places.postgres)
+            observer.look_at(places.bucket)
+            observer.watch()
             kinds, nemeses = self.nemeses(url)
             stack.callback(end, nemeses)
             server, more = self.server_nemesis(servers)
@@ -100,8 +100,11 @@ class Trial:
                 self.await_progress(tail, sometimes)
             end(nemeses)
             self.await_quiet()
-            observer.close()
-        if self.run.places.service:
+            observer.stop()
+            while observer.look():
+                time.sleep(LOOK_EVERY)
+            observer.marks()
+        if places.service:
             self.believe()
 
     def about(self, kinds: tuple[str, ...]) -> About:
@@ -116,19 +119,12 @@ class Trial:
             tuple(self.not_run),
             self.sabotage,
             caught_by,
-            tuple(places.left),
+            left=tuple(places.left),
         )
 
     def prepare(self) -> None:
         """Make the tables; what the user's database has already is left as it is. Try the bucket out."""
-        dsn = self.run.places.postgres
-        with psycopg.connect(dsn) as conn:
-            if conn.execute("SELECT to_regclass('sinkfence.mark')").fetchone() == (None,):
-                sinkfence_postgres.install(conn)
-        with closing(SqlStore(dsn)) as store:
-            store.create_schema()
-        with psycopg.connect(dsn) as conn:
-            conn.execute(TABLES.encode())
+        prepare(self.run.places.postgres)
         bucket = self.run.places.bucket
         with closing(bucket.client()) as client:
             problem = probe(client, bucket.name, self.run.places.prefix).problem
@@ -146,11 +142,13 @@ class Trial:
             "s3": address(places.bucket.endpoint),
         }
         kinds: tuple[str, ...] = SABOTAGE_KINDS if self.sabotage else KINDS
+        has_clocks = True
         try:
-            library = faketime()
+            run.nursery.warm(environment(run.folder / "clock-1"))
         except NotRun as why:
             self.not_run.append(f"clock jumps: {why}")
-            kinds, library = tuple(kind for kind in kinds if kind != "clock jump"), None
+            kinds, has_clocks = tuple(kind for kind in kinds if kind != "clock jump"), False
+            run.nursery.warm({})
         sinks: tuple[str, ...] = SINKS
         late: dict[str, Any] = {}
         saboteur = SABOTAGES[self.sabotage] if self.sabotage else None
@@ -167,7 +165,6 @@ class Trial:
                 "sinks": sinks,
                 "ttl": TTL,
                 "jobs": self.jobs,
-                "prefix": places.prefix,
                 "postgres": places.postgres,
                 "bucket": asdict(places.bucket),
                 "service": service,
@@ -175,10 +172,10 @@ class Trial:
                 "upstreams": {sink: list(to) for sink, to in upstreams.items()},
                 "sabotage": self.sabotage if number == 1 else None,
             }
-            clock = clock_of(run.folder / f"clock-{number}", library) if library else None
+            clock = run.folder / f"clock-{number}" if has_clocks else None
             nemesis = Nemesis(
                 name,
-                partial(Victim, name, brief, upstreams, places.postgres, clock),
+                partial(Victim, name, brief, upstreams, places.postgres, clock=clock, nursery=run.nursery),
                 kinds=kinds if saboteur is None or saboteur.is_late == (number == 1) else (),
                 seed=f"{run.seed} {name}",
                 ttl=TTL,
@@ -222,7 +219,7 @@ class Trial:
         healed, end = now(), time.monotonic() + HEALING
         lacking = {(job, sink) for job in self.jobs for sink in SINKS}
         while lacking and time.monotonic() < end:
-            time.sleep(1.0)
+            time.sleep(0.2)
             sometimes.see(tail.new())
             history = list(read(self.run.histories()))
             if self.run.places.service:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from sinkfence import timeline
 from sinkfence.torture.checker import Violation, check
 from sinkfence.torture.history import Event, read
 from sinkfence.torture.sometimes import Sometimes
@@ -17,6 +18,7 @@ BROKEN: Final = 1
 INCONCLUSIVE: Final = 4
 
 FILE: Final = "run.json"
+PICTURE: Final = "timeline.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +27,15 @@ class About:
 
     run: str
     seed: int
-    kinds: tuple[str, ...]
+    kinds: tuple[str, ...] = ()
     """The faults that had to take place."""
-    not_run: tuple[str, ...]
+    not_run: tuple[str, ...] = ()
     """What could not be done here, and why."""
-    sabotage: str | None
-    caught_by: str | None
+    sabotage: str | None = None
+    caught_by: str | None = None
     """With a sabotage: the invariant that has to be found broken."""
+    scenario: str | None = None
+    """Which one it was. What it asserts apart from the invariants is not in its history."""
     left: tuple[str, ...] = ()
     """What is still there on servers that are not ours."""
 
@@ -67,7 +71,8 @@ class Verdict:
     @property
     def lacking(self) -> list[str]:
         """What happened too rarely for the run to show anything."""
-        return [] if self.about.sabotage else self.sometimes.lacking(self.about.kinds)
+        played = self.about.sabotage or self.about.scenario
+        return [] if played else self.sometimes.lacking(self.about.kinds)
 
     @property
     def caught(self) -> bool:
@@ -83,6 +88,13 @@ class Verdict:
             return BROKEN
         return INCONCLUSIVE if self.lacking else FINE
 
+    def draw(self, folder: Path) -> Path:
+        """Write the run as a picture, and return where."""
+        path, about = folder / PICTURE, self.about
+        what = about.scenario or (f"sabotage {about.sabotage}" if about.sabotage else f"seed {about.seed}")
+        timeline.write(path, self.events, self.violations, f"{about.run}: {what}")
+        return path
+
     def lines(self) -> Iterable[str]:
         """Say it."""
         for violation in self.violations[:20]:
@@ -90,7 +102,8 @@ class Verdict:
             yield f"    {violation.event.line()}"
         if len(self.violations) > 20:
             yield f"and {len(self.violations) - 20} more"
-        yield from self.sometimes.lines()
+        if not self.about.scenario:
+            yield from self.sometimes.lines()
         yield from (f"NOT RUN: {what}" for what in self.about.not_run)
         yield from (f"left behind: {what}" for what in self.about.left)
         yield self._conclusion()

@@ -9,11 +9,10 @@ from typing import Any, Final, Literal
 
 import psycopg
 
-from sinkfence.demo.process import Process, ProcessFailed
+from sinkfence.torture.clocks import environment, jump
 from sinkfence.torture.destinations import WRITES
+from sinkfence.torture.nursery import Nursery, Nursling
 from sinkfence.torture.proxy import FaultProxy, Stop
-
-MODULE: Final = "sinkfence.torture.nursery"
 
 WAIT: Final = 5.0
 """Seconds that a fault waits for a job to be held, or for a message to hold."""
@@ -37,7 +36,9 @@ class Victim:
         brief: dict[str, Any],
         upstreams: dict[str, tuple[str, int]],
         dsn: str,
-        clock: tuple[Path, dict[str, str]] | None,
+        *,
+        clock: Path | None,
+        nursery: Nursery,
     ) -> None:
         self.name = name
         self._brief, self._dsn, self._clock = brief, dsn, clock
@@ -45,18 +46,26 @@ class Victim:
         self.proxies: dict[str, FaultProxy] = {
             sink: self._stack.enter_context(FaultProxy(*to)) for sink, to in upstreams.items()
         }
-        self._nursery = self._stack.enter_context(Process(name, MODULE, clock[1] if clock else None))
-        self._nursery.hear("ready")
+        self._nursery = nursery
+        self._variables = environment(clock) if clock else {}
+        self._worker: Nursling | None = None
         self._conn: psycopg.Connection[Any] | None = None
 
     def start(self) -> None:
         """Start the worker, or another one in its place."""
         detours = {sink: list(proxy.address) for sink, proxy in self.proxies.items()}
-        self._tell("start", brief=self._brief | {"detours": detours})
+        self._worker = self._nursery.start(self.name, "worker", self._variables)
+        self._worker.begin(self._brief | {"detours": detours})
 
     def kill(self) -> None:
-        """SIGKILL it; return when it has gone."""
-        self._tell("kill")
+        """SIGKILL it; return when it has gone.
+
+        Raises:
+            ProcessFailed: it had ended by itself.
+        """
+        if self._worker is not None:
+            with self._worker as worker:
+                worker.kill()
 
     def close(self) -> None:
         """End it all."""
@@ -64,11 +73,6 @@ class Victim:
             if self._conn is not None:
                 self._conn.close()
             self.kill()
-
-    def _tell(self, do: str, **more: Any) -> None:
-        self._nursery.begin({"do": do, **more})
-        if not self._nursery.hear("done")["alive"]:
-            raise ProcessFailed(f"{self.name} ended by itself: {self._nursery.last_complaint()}")
 
     def heal(self) -> None:
         """Hold nothing any more."""
@@ -81,11 +85,12 @@ class Victim:
     def pause(self, until: Moment, patience: float) -> bool:
         """SIGSTOP, until what it held has gone to somebody else."""
         held = self._holds()
-        self._tell("stop")
+        assert self._worker is not None
+        self._worker.stop()
         try:
             return bool(held) and self.wait(held, until, patience)
         finally:
-            self._tell("resume")
+            self._worker.go_on()
 
     def hold(self, sink: str, until: Moment, patience: float) -> bool:
         """Keep a request on its way, until it is late."""
@@ -127,10 +132,7 @@ class Victim:
         """Set the worker's wall clock off, from one moment to the next."""
         if self._clock is None:
             return False
-        file = self._clock[0]
-        new = file.with_suffix(".new")
-        new.write_text(offset + "\n")
-        new.replace(file)  # at once: a half-written one would be another offset
+        jump(self._clock, offset)
         return True
 
     # What the store and the table show

@@ -9,23 +9,22 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-import psycopg
 import urllib3.util.connection
 from botocore.exceptions import BotoCoreError, ClientError
-from sqlalchemy.exc import SQLAlchemyError
 
-from sinkfence import JobCompleted, LeaseLost, Leases, OutcomeUnknown, StaleToken
-from sinkfence.errors import SinkfenceError
+from sinkfence import JobCompleted, Leases, StaleToken
+from sinkfence.demo import child
 from sinkfence.lease import Lease
 from sinkfence.stores.sql import SqlStore
 from sinkfence.tokens import Token
 from sinkfence.torture import sabotage
+from sinkfence.torture.asking import NOT_DONE, outcome, told
 from sinkfence.torture.destinations import (
+    SETTINGS,
     Destination,
     Documents,
     ForeignService,
@@ -35,14 +34,11 @@ from sinkfence.torture.destinations import (
     Write,
     detoured,
 )
-from sinkfence.torture.history import History, Type
+from sinkfence.torture.history import History
 from sinkfence.torture.places import Bucket
 
 ATTEMPTS: Final = 3
 """How often a step is sent whose outcome stays unknown."""
-
-NOT_DONE: Final = (SinkfenceError, psycopg.Error, SQLAlchemyError)
-"""By these, apart from OutcomeUnknown, the library says that nothing was done: it is taken at its word."""
 
 LOST: Final = (*NOT_DONE, BotoCoreError, ClientError, OSError)
 """What ends a tenure. requests' errors are OSErrors."""
@@ -64,8 +60,8 @@ class Worker:
         bucket = Bucket(**brief["bucket"])
         service = (ForeignService if brief["foreign"] else Service)(brief["service"])
         sinks: dict[str, Destination] = {
-            "postgres": Ledger(detoured(brief["postgres"], detours["postgres"], brief["run"])),
-            "s3": Documents(bucket, brief["prefix"]),
+            "postgres": Ledger(detoured(brief["postgres"], detours["postgres"], brief["run"]), SETTINGS),
+            "s3": Documents(bucket),
             "http": service,
         }
         self.sinks: dict[str, Destination] = self.saboteur.sinks(
@@ -163,28 +159,11 @@ class Worker:
         with self.told_of(f, token.job_id, token):
             call()
 
-    @contextmanager
     def told_of(
         self, f: str, job: str, token: Token | None = None, key: str | None = None, **value: Any
-    ) -> Generator[None]:
+    ) -> AbstractContextManager[None]:
         """Write down that something is asked, and what came of it."""
-        generation = None
-        if token is not None:
-            generation, value["owner"] = token.generation, token.owner
-        self.history.add(f, "invoke", job, generation, key, **value)
-        try:
-            yield
-        except Exception as error:
-            self.history.add(f, outcome(error), job, generation, key, **value, error=type(error).__name__)
-            raise
-        self.history.add(f, "ok", job, generation, key, **value)
-
-
-def outcome(error: Exception) -> Type:
-    """What an error says of what was asked."""
-    if isinstance(error, (StaleToken, LeaseLost)):
-        return "info" if error.earlier_attempt_unknown else "fail"
-    return "fail" if isinstance(error, NOT_DONE) and not isinstance(error, OutcomeUnknown) else "info"
+        return told(self.history, f, job, token, key, **value)
 
 
 def detour_connections(detours: dict[Any, Any]) -> None:
@@ -197,8 +176,9 @@ def detour_connections(detours: dict[Any, Any]) -> None:
     urllib3.util.connection.create_connection = connect
 
 
-def work(brief: dict[str, Any]) -> NoReturn:
+def main() -> None:
     """Work until killed."""
     logging.disable()  # the history tells what the log would
+    brief = child.enter()
     with History(Path(brief["history"]), brief["name"]) as history:
         Worker(brief, history).work()

@@ -11,26 +11,26 @@ __all__ = ["SCENARIOS", "Scenario", "Verdict", "perform"]
 SCENARIOS: Final[Mapping[str, Scenario]] = {
     "stopped-transaction": Scenario(
         "An owner is stopped (SIGSTOP) with its COMMIT under way, and its successor writes.",
-        late.stopped("table"),
+        late.stopped("postgres"),
     ),
     "stopped-upload": Scenario(
-        "An owner is stopped with its PUT to S3 under way, and its successor writes.", late.stopped("object")
+        "An owner is stopped with its PUT to S3 under way, and its successor writes.", late.stopped("s3")
     ),
     "stopped-request": Scenario(
         "An owner is stopped with its HTTP request under way, and its successor writes.",
-        late.stopped("service"),
+        late.stopped("http"),
     ),
     "dead-transaction": Scenario(
         "An owner's COMMIT is delivered after its sender was killed and its successor has written.",
-        late.dead("table"),
+        late.dead("postgres"),
     ),
     "dead-upload": Scenario(
         "An owner's PUT is delivered after its sender was killed and its successor has written.",
-        late.dead("object"),
+        late.dead("s3"),
     ),
     "dead-request": Scenario(
         "An owner's HTTP request is delivered after its sender was killed and its successor has written.",
-        late.dead("service"),
+        late.dead("http"),
     ),
     "killed-worker": Scenario(
         "A worker is killed (kill -9) before it hears of its COMMIT, and its successor repeats the step.",

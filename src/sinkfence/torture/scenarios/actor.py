@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sinkfence.demo.process import PATIENCE, Event, Process, ProcessFailed
+from sinkfence.demo.process import PATIENCE, Event, ProcessFailed
+from sinkfence.torture.nursery import Nursling
 
 
-class Actor(Process):
-    """A process of `sinkfence.torture.scenarios`; its answers are events named after the orders."""
+class Actor:
+    """A worker of `sinkfence.torture.scenarios`; its answers are events named after the orders."""
 
-    def __init__(
-        self, name: str, module: str = "worker", environment: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(name, f"sinkfence.torture.scenarios.{module}", environment)
+    def __init__(self, process: Nursling) -> None:
+        self.name: str = process.name
+        self.process: Nursling = process
         self.until: float = 0.0
         """When the lease that it holds ended, as it was told when it got it; by the store's clock."""
 
+    def hear(self, *events: str) -> Event:
+        """Wait for its next word; as `Nursling.hear`."""
+        return self.process.hear(*events)
+
     def order(self, do: str, **how: Any) -> None:
         """Give an order, and do not wait for the answer."""
-        self.begin({"do": do, **how})
+        self.process.begin({"do": do, **how})
 
     def does(self, do: str, **how: Any) -> Event:
         """Give an order and wait for the answer."""
@@ -43,18 +44,14 @@ class Actor(Process):
         self.until = float(answer["until"])
         return int(answer["generation"])
 
-    def kill(self) -> None:
-        """SIGKILL it, and return when it has gone."""
-        os.kill(self.pid, signal.SIGKILL)
-        self._process.wait()
-
     def wait_until_it_waits(self) -> None:
         """Return when its main thread sleeps in the kernel: it has written all that it was about to write.
 
         Raises:
             TimeoutError: it does not.
         """
-        stat = Path(f"/proc/{self.pid}/task/{self.pid}/stat")
+        pid = self.process.pid
+        stat = Path(f"/proc/{pid}/task/{pid}/stat")
         deadline = time.monotonic() + PATIENCE
         while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "S":
             if time.monotonic() > deadline:

@@ -12,7 +12,7 @@ MANY: Final = 64
 def acquirers(scene: Scene) -> None:
     """All have been refused before the holder leaves; then each has the job once, and writes."""
     holder = scene.actor("the holder", ttl=300.0)
-    crowd = scene.actor("the crowd", module="crowding", many=MANY, ttl=300.0)
+    crowd = scene.actor("the crowd", program="crowd", many=MANY, ttl=300.0)
     first = holder.holds()
     holder.does("write")
     crowd.order("go")
@@ -24,4 +24,4 @@ def acquirers(scene: Scene) -> None:
     numbers = sorted(event["generation"] for event in done)
     scene.expect(numbers == list(range(first + 1, first + 1 + MANY)), f"numbers were left out: {numbers}")
     scene.expect(all(event["outcome"] == "ok" for event in done), f"a rightful write was refused: {done}")
-    scene.observer.look()
+    scene.look()

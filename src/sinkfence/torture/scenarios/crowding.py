@@ -38,7 +38,3 @@ def main() -> None:
         children.append(pid)
     codes = [os.waitpid(pid, 0)[1] for pid in children]
     child.tell("over", failed=sum(code != 0 for code in codes))
-
-
-if __name__ == "__main__":
-    main()

@@ -15,7 +15,7 @@ import psycopg
 
 from sinkfence.demo.servers.postgres import PostgresServer, postgres
 from sinkfence.torture.run import NotRun
-from sinkfence.torture.scenarios.scene import Scene, prepare, took_place
+from sinkfence.torture.scenarios.scene import Scene, took_place
 
 CLONE_NEWNS: Final = 0x20000
 MS_REC_PRIVATE: Final = 0x44000
@@ -31,17 +31,16 @@ def disk(scene: Scene) -> None:
     """The effects' disk is full while A has the job, while B takes it over, and while A goes on."""
     server, small = scene.have(server_with_small_disk())
     ledger = server.create_database()
-    prepare(ledger)
+    scene.effects_in(ledger)
     with psycopg.connect(ledger, autocommit=True) as conn:
         conn.execute(f"CREATE TABLESPACE small LOCATION '{small}'".encode())
-        conn.execute("ALTER TABLE scenario_effect SET TABLESPACE small")
+        conn.execute("ALTER TABLE torture_entry SET TABLESPACE small")
         conn.execute("CREATE TABLE filler (filling bytea) TABLESPACE small")
         conn.execute("ALTER TABLE filler ALTER filling SET STORAGE EXTERNAL")
-    scene.observer.dsn = ledger
-    a, b = scene.actor("worker A", ledger=ledger), scene.actor("worker B", ledger=ledger)
+    a, b = scene.actor("worker A"), scene.actor("worker B")
     a.holds()
     a.does("write", size=SIZE)
-    before = scene.observer.look()
+    before = scene.look()
     with psycopg.connect(ledger, autocommit=True) as conn:
         try:
             for _ in range(1000):
@@ -52,22 +51,22 @@ def disk(scene: Scene) -> None:
             took_place(False, "the disk was not full")
     heard = a.does("write", size=SIZE)
     took_place(heard.get("error") == "DiskFull", f"A heard {heard}")
-    a.stop()
+    a.process.stop()
     generation = b.holds()
     heard = b.does("write", size=SIZE)
     scene.expect(heard.get("error") == "DiskFull", f"B heard {heard}")
-    scene.expect(scene.observer.look() == before, "something is left of what has failed")
-    a.go_on()
+    scene.expect(scene.look() == before, "something is left of what has failed")
+    a.process.go_on()
     heard = a.does("write", size=SIZE)
     scene.expect(heard.get("mark") == generation, f"the stale owner heard {heard}")
     with psycopg.connect(ledger, autocommit=True) as conn:
         conn.execute("DROP TABLE filler")
     heard = b.does("write", size=SIZE)
     scene.expect(heard["outcome"] == "ok", f"with room again B heard {heard}")
-    scene.observer.look()
+    scene.look()
     heard = a.does("write", size=SIZE)
     scene.expect(heard.get("mark") == generation, f"with room again the stale owner heard {heard}")
-    scene.observer.look()
+    scene.look()
     b.does("leave")
 
 

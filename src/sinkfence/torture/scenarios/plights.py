@@ -42,6 +42,7 @@ def forks(worker: Worker, until: str) -> Answer:
         except LeaseLost:
             heard[name] = "LeaseLost"
     worker.history = worker.open_history(f"{worker.name}'s child")
+    worker.leave_connections()
     fifo = opened(until)
     child.tell("inherited", **heard)
     os.read(fifo, 1)
@@ -63,24 +64,36 @@ def block_loop(worker: Worker, until: str) -> Answer:
     from sinkfence.stores.sql.aio import SqlStore
     from sinkfence_postgres.aio import PostgresSink
 
+    blocked = False
+
     async def main() -> Answer:
+        nonlocal blocked
         store = SqlStore(worker.store.replace("postgresql:", "postgresql+psycopg:", 1))
         async with aio.Leases(
             store, ttl=worker.ttl, heartbeat=worker.heartbeat, owner=worker.brief["label"]
         ) as leases:
             worker.note("acquire", "invoke")
-            async with leases.hold(worker.job, arm=[PostgresSink(worker.brief["ledger"])]) as lease:
+            async with leases.hold(
+                worker.job, wait=60.0, arm=[PostgresSink(worker.brief["ledger"])]
+            ) as lease:
                 worker.token = lease.token
                 end = lease.lease_until.timestamp()
                 worker.acquired(worker.token, end)
-                worker.note("arm", "ok", lease.generation, owner=worker.token.owner)
+                worker.note("arm", "ok", lease.generation, owner=worker.token.owner, sink="postgres")
                 fifo = opened(until)
+                blocked = True
                 child.tell("blocks", until=end)
                 os.read(fifo, 1)
                 worker.token = lease.token  # LeaseLost, where it is over
                 return worker.write()
 
-    return asyncio.run(main())
+    while True:
+        try:
+            return asyncio.run(main())
+        except LeaseLost:
+            if blocked:
+                raise
+            worker.note("acquire", "info")  # granted too late to be of use, on a busy machine
 
 
 PLIGHTS: Final[dict[str, Callable[..., Answer]]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -12,6 +13,9 @@ from sinkfence.demo.servers.pooler import PGBOUNCER, pgbouncer
 from sinkfence.torture.run import NotRun
 from sinkfence.torture.scenarios.network import by_way_of, hold_next
 from sinkfence.torture.scenarios.scene import Scene, took_place
+
+POOL: Final = 3
+"""Connections: A may be stopped in a renewal as well as within its COMMIT, and keep two of them."""
 
 LEFT: Final = """
     SELECT pg_backend_pid(),
@@ -29,7 +33,7 @@ def pooler(scene: Scene) -> None:
     """Leases and effects go through it. A is stopped with its COMMIT under way, B takes over, A goes on."""
     if PGBOUNCER is None:
         raise NotRun("there is no pgbouncer on the PATH")
-    pool = scene.have(pgbouncer(scene.dsn, pool=2, search_path=schema_of(scene.dsn)))
+    pool = scene.have(pgbouncer(scene.dsn, pool=POOL, search_path=schema_of(scene.dsn)))
     network = scene.proxy(pool)
     a = scene.actor("worker A", leases=pool, ledger=by_way_of(pool, network))
     b = scene.actor("worker B", leases=pool, ledger=pool)
@@ -37,30 +41,31 @@ def pooler(scene: Scene) -> None:
     stop = hold_next(network, lambda: a.does("write"), "request")
     a.order("write")
     stop.wait(PATIENCE)
-    scene.observer.wait_for("A's transaction is open", OPEN, a.name)
-    a.stop()
+    scene.wait_for("A's transaction is open", OPEN, a.name)
+    a.process.stop()
     generation = b.holds()
     scene.expect(b.does("write")["outcome"] == "ok", "the successor's write was not accepted")
-    scene.observer.look()
+    scene.look()
     stop.release()
-    a.go_on()
+    a.process.go_on()
     heard = a.hear("write")
     scene.expect(heard.get("mark") == generation, f"the late write was answered by {heard}")
-    scene.observer.look()
+    scene.look()
     b.does("write")
-    scene.observer.look()
+    scene.look()
     b.does("leave")
-    looks_at_both(scene, pool)
+    looks_at_all(scene, pool)
 
 
-def looks_at_both(scene: Scene, pool: str) -> None:
-    """Look at what the next clients find, in two transactions at once: those are on both connections."""
-    with psycopg.connect(pool) as one, psycopg.connect(pool) as other:
-        found = [conn.execute(LEFT).fetchone() for conn in (one, other)]
+def looks_at_all(scene: Scene, pool: str) -> None:
+    """Look at what the next clients find, in transactions at once: those are on all connections."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(psycopg.connect(pool)) for _ in range(POOL)]
+        found = [client.execute(LEFT).fetchone() for client in clients]
     pids = {row[0] for row in found if row}
-    took_place(len(pids) == 2, f"these were not both connections: {pids}")
+    took_place(len(pids) == POOL, f"these were not all connections: {pids}")
     held = [row[1:] for row in found if row]
-    scene.expect(held == [(0, "", 0, 0)] * 2, f"something is left in the shared connections: {held}")
+    scene.expect(held == [(0, "", 0, 0)] * POOL, f"something is left in the shared connections: {held}")
 
 
 def schema_of(dsn: str) -> str:

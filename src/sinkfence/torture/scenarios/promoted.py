@@ -23,7 +23,7 @@ def lossy(floor: Literal["clock"] | None) -> Callable[[Scene], None]:
         with closing(SqlStore(servers.dsn)) as store:
             store.create_schema()
         # A store that has lost commits does issue numbers again: what counts is what owners get to see.
-        scene.observer.sees_leases = False
+        scene.sees_leases = False
         a = scene.actor("worker A", leases=servers.dsn, floor=floor, ttl=300.0)
         first = a.holds()
         a.does("leave")
@@ -39,12 +39,12 @@ def lossy(floor: Literal["clock"] | None) -> Callable[[Scene], None]:
         ):  # the lost number comes again, a sink knows it under another owner, one more is issued
             scene.expect(generation == lost + 1, f"{generation} was issued after {lost}")
         b.does("write")
-        scene.observer.look()
+        scene.look()
         heard = a.does("write")
         scene.expect(heard.get("error") == "StaleToken", f"the lost owner's write was answered by {heard}")
-        scene.observer.look()
+        scene.look()
         b.does("write")
-        scene.observer.look()
+        scene.look()
 
     return play
 
@@ -57,7 +57,7 @@ def loses(scene: Scene, servers: Pair, a: Actor) -> int:
         nonlocal lost
         lost = a.holds()
         a.does("write")
-        scene.observer.look()
+        scene.look()
         scene.history.add("failover", "invoke", "")
 
     servers.follow()

@@ -11,10 +11,10 @@ import psycopg
 
 from sinkfence.demo.process import ProcessFailed
 from sinkfence.demo.servers.supervised import ServerError
-from sinkfence.torture.checker import Violation, check
-from sinkfence.torture.history import read
+from sinkfence.torture.checker import Violation
 from sinkfence.torture.run import NotRun, Run
 from sinkfence.torture.scenarios.scene import Broken, Inconclusive, Scene, scene
+from sinkfence.torture.verdict import About, judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,10 @@ def perform(name: str, scenario: Scenario, run: Run, *, fenced: bool = True) -> 
         verdict = Verdict("inconclusive", str(error))
     except (Broken, ProcessFailed) as error:
         verdict = Verdict("failed", str(error))
-    violations = tuple(check(read(own.histories())))
+    About(run.places.run, run.seed, scenario=name).write(own.folder)
+    judged = judge(own.folder)
+    judged.draw(own.folder)
+    violations = tuple(judged.violations)
     if violations:
         sentences = "; ".join(f"{found.invariant} {found.sentence}" for found in violations)
         return Verdict("violated", sentences, violations)

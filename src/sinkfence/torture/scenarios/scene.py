@@ -2,51 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, LiteralString, TypeVar
 from urllib.parse import urlsplit
 
 import psycopg
 
-import sinkfence_postgres
-from sinkfence.demo.process import Process
+from sinkfence.demo.process import PATIENCE
 from sinkfence.demo.servers.supervised import ServerError
-from sinkfence.stores.sql import SqlStore
-from sinkfence.torture.history import History
+from sinkfence.torture.history import History, read
+from sinkfence.torture.observer import Observer
 from sinkfence.torture.proxy import FaultProxy
-from sinkfence.torture.run import NotRun, Run
+from sinkfence.torture.run import TTL, NotRun, Run
 from sinkfence.torture.scenarios.actor import Actor
-from sinkfence.torture.scenarios.observer import Observer
+from sinkfence.torture.serving import Service
+from sinkfence.torture.tables import prepare
 
 T = TypeVar("T")
 
-TTL: Final = 1.0
-"""Seconds of a lease: short, for most scenarios wait until one has run out."""
-
 CLOCK: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 """The database's clock, in seconds."""
-
-TABLES: Final = """
-    CREATE TABLE IF NOT EXISTS scenario_effect (seq bigserial PRIMARY KEY, job text, generation bigint,
-        owner text, id text, step text, base text, payload bytea);
-    CREATE TABLE IF NOT EXISTS scenario_lease (seq bigserial PRIMARY KEY, at timestamptz, kind text, job text,
-        generation bigint, owner text, until timestamptz);
-    CREATE OR REPLACE FUNCTION scenario_lease_changed() RETURNS trigger LANGUAGE plpgsql
-        SET search_path FROM CURRENT AS $$ BEGIN
-        INSERT INTO scenario_lease (at, kind, job, generation, owner, until) VALUES (clock_timestamp(),
-            CASE WHEN TG_OP = 'INSERT' OR NEW.generation > OLD.generation THEN 'acquire'
-                 WHEN NEW.owner IS NULL THEN 'release' ELSE 'renew' END,
-            NEW.job_id, NEW.generation,
-            CASE WHEN TG_OP = 'INSERT' THEN NEW.owner ELSE coalesce(NEW.owner, OLD.owner) END,
-            NEW.lease_until);
-        RETURN NULL;
-    END $$;
-    DROP TRIGGER IF EXISTS scenario ON sinkfence_lease;
-    CREATE TRIGGER scenario AFTER INSERT OR UPDATE ON sinkfence_lease
-        FOR EACH ROW EXECUTE FUNCTION scenario_lease_changed()"""
-"""Effects, and what becomes of leases: heartbeats renew and give back without a word to anybody."""
 
 
 class Inconclusive(Exception):
@@ -68,51 +46,84 @@ class Scene:
     history: History
     observer: Observer
     stack: ExitStack
-    service: Process | None = None
+    ledger: str
+    """The database of effects; `effects_in` another."""
+    service: Service | None = None
+    sees_leases: bool = True
+    """Whether it is the observer that tells what became of leases; else the workers do."""
 
     @property
     def dsn(self) -> str:
-        """The database of leases and, where nothing else is said, of effects."""
+        """The database of leases, and of effects where nothing else is said."""
         return self.run.places.postgres
 
     def actor(
         self,
         name: str,
-        to: str = "table",
+        to: str = "postgres",
         *,
         environment: Mapping[str, str] | None = None,
-        module: str = "worker",
+        program: str = "actor",
         **brief: Any,
     ) -> Actor:
-        """Start a worker, whose destination is `to`: "table", "object" or "service".
+        """Start a worker, whose destination is `to`, one of `SINKS`.
 
         The brief may have other addresses (`leases`, `ledger`, `bucket`, `service`), and `ttl`, `heartbeat`
         and `floor`.
         """
-        actor = self.stack.enter_context(Actor(name, module, environment))
+        process = self.run.nursery.start(name, program, environment or {})
+        actor = Actor(self.stack.enter_context(process))
         known = {
             "name": name,
             "label": name,
-            "seen": self.observer.sees_leases,
+            "seen": self.sees_leases,
             "folder": str(self.run.folder),
             "job": self.job,
             "to": to,
             "fenced": self.fenced,
             "ttl": TTL,
             "leases": self.dsn,
-            "ledger": self.dsn,
+            "ledger": self.ledger,
             "bucket": asdict(self.run.places.bucket),
+            "service": self.service.url if self.service else None,
         }
         self.observer.ttls[name] = brief.get("ttl", TTL)
-        actor.begin(known | brief)
+        process.begin(known | brief)
         return actor
 
     def start_service(self) -> str:
-        """Start the HTTP service that writes to the table, and return its URL."""
-        self.service = Process("the service", "sinkfence.torture.scenarios.service")
-        self.stack.enter_context(self.service)
-        self.service.begin({"dsn": self.dsn, "fenced": self.fenced})
-        return f"http://127.0.0.1:{self.service.hear('listens')['port']}"
+        """Start the HTTP service, and return its URL."""
+        self.service = self.stack.enter_context(closing(Service(self.run.folder, fenced=self.fenced)))
+        return self.service.url
+
+    def effects_in(self, dsn: str) -> None:
+        """Have the effects in another database."""
+        prepare(dsn)
+        self.ledger = dsn
+        self.observer.look_at(dsn)
+
+    def look(self) -> list[str]:
+        """Write down what is new, and return the ids of all effects so far, in their order."""
+        self.observer.look()
+        return [event.value["id"] for event in read(self.run.histories()) if event.f == "effect"]
+
+    def ask(self, query: LiteralString, *values: object) -> list[tuple[Any, ...]]:
+        """Ask the database of the effects, over a connection for this question."""
+        with psycopg.connect(self.ledger, autocommit=True) as conn:
+            return conn.execute(query, values).fetchall()
+
+    def wait_for(self, what: str, query: LiteralString, *values: object) -> None:
+        """Return when a query's one value is true.
+
+        Raises:
+            TimeoutError: it did not become true; nothing is concluded from how long it took.
+        """
+        deadline = time.monotonic() + PATIENCE
+        with psycopg.connect(self.ledger, autocommit=True) as conn:
+            while conn.execute(query, values).fetchone() != (True,):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"waited in vain: {what}")
+                conn.execute("SELECT pg_sleep(0.01)")
 
     def proxy(self, url: str) -> FaultProxy:
         """Put a network before the server of a URL."""
@@ -142,15 +153,6 @@ def took_place(held: bool, what: str) -> None:
         raise Inconclusive(what)
 
 
-def prepare(dsn: str) -> None:
-    """Make the marks, the leases and the table of effects; where they are, nothing happens."""
-    with closing(SqlStore(dsn)) as store:
-        store.create_schema()
-    with psycopg.connect(dsn) as conn:
-        sinkfence_postgres.install(conn)
-        conn.execute(TABLES)
-
-
 @contextmanager
 def scene(run: Run, name: str, *, fenced: bool) -> Generator[Scene]:
     """Prepare the scene of a scenario, whose histories go into the run's folder."""
@@ -158,6 +160,10 @@ def scene(run: Run, name: str, *, fenced: bool) -> Generator[Scene]:
     job = f"{run.places.prefix}{name}"
     with ExitStack() as stack:
         history = stack.enter_context(run.history("scene"))
-        observer = stack.enter_context(Observer(run.history("observer"), job, run.places.postgres))
-        yield Scene(run, job, fenced, history, observer, stack)
-        observer.look()
+        truth = stack.enter_context(run.history("observer"))
+        observer = stack.enter_context(closing(Observer(truth, [job])))
+        observer.look_at(run.places.postgres)
+        opened = Scene(run, job, fenced, history, observer, stack, run.places.postgres)
+        yield opened
+        opened.look()
+        observer.marks()

@@ -15,24 +15,28 @@ import psycopg
 from sinkfence import Lease, LeaseLost, Leases, StaleToken, Token
 from sinkfence.errors import LeaseHeld
 from sinkfence.stores.sql import SqlStore
+from sinkfence.torture.asking import outcome, told
+from sinkfence.torture.destinations import Destination, Documents, Ledger, Service, Write, named
 from sinkfence.torture.history import History, Type
 from sinkfence.torture.places import Bucket
-from sinkfence.torture.scenarios.destinations import Destination, Object, Remote, Table, Write
 from sinkfence.torture.scenarios.orders import Order, obey, orders
 from sinkfence.torture.scenarios.plights import PLIGHTS
 
 CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 ATTEMPTS = 20
 """How often a grant may be answered too late to be of use, on a machine that is busy with other things."""
+TIMEOUT = 300.0
+"""Seconds that it waits for an answer, which may be held."""
 
 
 def destination(brief: Order) -> Destination:
     """Return where the brief says that it writes."""
-    if brief["to"] == "object":
-        return Object(Bucket(**brief["bucket"]), brief["job"], brief["fenced"])
-    if brief["to"] == "service":
-        return Remote(brief["service"], brief["fenced"])
-    return Table(brief["ledger"], brief["name"], brief["fenced"])
+    fenced: bool = brief["fenced"]
+    if brief["to"] == "s3":
+        return Documents(Bucket(**brief["bucket"]), TIMEOUT, fenced=fenced)
+    if brief["to"] == "http":
+        return Service(brief["service"], TIMEOUT, fenced=fenced)
+    return Ledger(named(brief["ledger"], brief["name"]), fenced=fenced)
 
 
 class Worker:
@@ -67,6 +71,10 @@ class Worker:
         """Write down what happens now."""
         self.history.add(f, type, self.job, generation, **value)
 
+    def leave_connections(self) -> None:
+        """Leave those to the parent that a fork has copied, open as they are, and have others."""
+        self._inherited, self.to = self.to, destination(self.brief)
+
     def store_now(self) -> float:
         """The store's clock, in seconds."""
         with psycopg.connect(self.store, autocommit=True) as conn:
@@ -75,7 +83,7 @@ class Worker:
 
     def hold(self, wait: float = 0.0, *, arm: bool = True) -> Order:
         """Hold the job with a heartbeat, its destination armed; with the checks off nothing is armed."""
-        sinks = [self.to.sink] if arm and self.fenced else []
+        sinks = [self.to] if arm and self.fenced else []
         for _ in range(ATTEMPTS):
             self.note("acquire", "invoke")
             with ExitStack() as stack:
@@ -89,7 +97,7 @@ class Worker:
             until = self.lease.lease_until.timestamp()
             self.acquired(self.token, until)
             if sinks:
-                self.note("arm", "ok", self.token.generation, owner=self.token.owner)
+                self.note("arm", "ok", self.token.generation, owner=self.token.owner, sink=self.brief["to"])
             return {"generation": self.token.generation, "until": until}
         raise TimeoutError("each grant was answered later than its ttl")
 
@@ -99,31 +107,19 @@ class Worker:
         self.note("acquire", "ok", token.generation, owner=token.owner, **seen)
 
     def write(self, step: str | None = None, size: int = 0) -> Order:
-        """Make one effect, and tell what became of it."""
-        token = self.token
-        this = Write(token, f"{token.owner}/{secrets.token_hex(4)}", step, secrets.token_bytes(size))
-        key = None if step is None else token.key(step)
-        value = {"owner": token.owner, "id": this.id}
-
-        def note(type: Type) -> None:
-            self.history.add("write", type, self.job, token.generation, key, **value)
-
-        note("invoke")
-        outcome: Type = "info"
-        answer: Order = {"id": this.id}
+        """Make one effect, which builds on what is there, and tell what became of it."""
+        token, this = self.token, secrets.token_hex(4)
+        seen = self.to.read(token)
+        write = Write(f"{token.owner}/{this}", step or this, seen, secrets.token_bytes(size))
+        key = token.key(write.step)
+        value = {"sink": self.brief["to"], "id": write.id, "base": seen.last}
+        answer: Order = {"id": write.id}
         try:
-            answer["by"] = self.to.write(this)
-            outcome = "ok"
-        except StaleToken as stale:
-            outcome = "info" if stale.earlier_attempt_unknown else "fail"
-            answer |= {"error": type(stale).__name__, "mark": stale.mark}
-        except self.to.failed as error:
-            outcome = "fail"
-            answer |= {"error": type(error).__name__, "said": str(error)}
-        except Exception as error:  # noqa: BLE001 - what became of it is not known
-            answer |= {"error": type(error).__name__, "said": str(error)}
-        note(outcome)
-        return answer | {"outcome": outcome}
+            with told(self.history, "write", self.job, token, key, **value):
+                return answer | {"by": self.to.write(token, write), "outcome": "ok"}
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+            answer |= {"outcome": outcome(error), "error": type(error).__name__, "said": str(error)}
+            return answer | ({"mark": error.mark} if isinstance(error, StaleToken) else {})
 
     def try_hold(self) -> Order:
         """Ask for the job once, and tell how long it is said to be held for."""
@@ -163,7 +159,3 @@ def main() -> None:
     commands: dict[str, Any] = {name: getattr(worker, name) for name in names}
     commands |= {name: partial(plight, worker) for name, plight in PLIGHTS.items()}
     obey(given, commands)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,56 @@
+"""The observer loses nothing of what it has read, whatever becomes of what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from botocore.exceptions import HTTPClientError
+
+from sinkfence.tokens import Token
+from sinkfence.torture.destinations import Documents, Write
+from sinkfence.torture.history import History, read
+from sinkfence.torture.observer import Observer
+from sinkfence.torture.places import Bucket
+from sinkfence.torture.proxy import FaultProxy
+
+JOBS = ["torture/seen/first", "torture/seen/second"]
+
+
+@pytest.fixture
+def network(s3_server: Any) -> Iterator[FaultProxy]:
+    """What stands before the bucket of all tests."""
+    at = urlsplit(s3_server.endpoint)
+    with FaultProxy(at.hostname or "", at.port or 80) as proxy:
+        yield proxy
+
+
+def test_a_server_that_goes_away_between_two_objects_hides_neither(
+    s3_server: Any, network: FaultProxy, tmp_path: Path
+) -> None:
+    """The answer for the second object is cut off; the next look shows the effects of both, each once."""
+    bucket = Bucket.on(s3_server)
+    there = replace(bucket, endpoint=f"http://127.0.0.1:{network.address[1]}")
+    path = tmp_path / "observer.jsonl"
+    with History(path, "observer") as history, closing(Observer(history, JOBS)) as observer:
+        observer.look_at(there)
+        documents = Documents(bucket)
+        for job in JOBS:
+            token = Token(job, 1, "me:1")
+            documents.arm(token)
+            documents.write(token, Write(job, "step", documents.read(token)))
+        network.stop("reply", 2).cut()
+        with pytest.raises(HTTPClientError):
+            observer.look()
+        assert list(read([path])) == []
+        assert observer.look()
+        assert not observer.look()
+    assert [event.job for event in read([path]) if event.f == "effect"] == JOBS
+    assert [(event.job, event.generation) for event in read([path]) if event.f == "mark"] == [
+        (job, 1) for job in JOBS
+    ]
