@@ -64,6 +64,14 @@ def test_what_is_named_is_there(given: dict[str, set[str]], expressions: list[st
             assert labels <= given[series] | OF_A_SCRAPE, expression
 
 
+def test_the_page_has_the_names_that_are_given(given: dict[str, set[str]]) -> None:
+    """Each series and label on the how-to page is there, under that name."""
+    page = (EXAMPLES.parent / "how-to" / "observe.md").read_text()
+    found = set(re.findall(r"\bsinkfence_\w+", page))
+    assert found & given.keys()
+    assert found <= given.keys() | set().union(*given.values())
+
+
 def test_what_is_there_is_shown(given: dict[str, set[str]]) -> None:
     """The dashboard shows every series, and groups by or chooses with every label of ours."""
     shown = {series for expression in SHOWN for series, _ in named(expression)}
