@@ -182,7 +182,8 @@ def _said(flaw: Flaw) -> tuple[str, ...]:
 
 def _kinds(run: Scenes) -> set[str]:
     found: set[str] = {mark.kind for mark in run.marks}
-    return found | ({"flaw"} if run.flaws else set()) | ({"fault"} if run.faults else set())
+    found |= {"flaw" for _ in run.flaws} | {"fault" for _ in run.faults}
+    return found
 
 
 def _legend(plan: Plan, hatch: str, kinds: set[str]) -> tuple[list[str], float]:
