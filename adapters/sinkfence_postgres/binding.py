@@ -74,7 +74,8 @@ def bind_sessions(sessions: Any, bearer: Bearer) -> None:
 
     def standing(session: Any) -> dict[sqlalchemy.Connection, Guarded]:
         """Return what was guarded, of all that this session writes through; NotEnforced if some is not."""
-        transaction, found = session.get_transaction(), {}
+        found: dict[sqlalchemy.Connection, Guarded] = {}
+        transaction = session.get_transaction()
         for conn in connected(transaction):
             if conn.invalidated:
                 continue

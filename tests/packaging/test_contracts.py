@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_every_module_is_under_a_contract() -> None:
-    """Each module of the core is the source of one; the face, the command line, demo and torture are above all."""
+    """Each module of the core is the source of one; the face, command line, demo and torture are above."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     named = {module for contract in settings["contracts"] for module in contract.get("source_modules", [])}
     modules = {

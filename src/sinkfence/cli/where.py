@@ -49,16 +49,17 @@ def lease_store(url: str) -> Place:
         Mistake: it is none, or can be read in two ways.
     """
     import sqlalchemy as sa
+    from sqlalchemy.exc import SQLAlchemyError
 
     try:
         read = sa.make_url(url)
         backend = read.get_backend_name()
         known = backend in {"sqlite", "postgresql"}
+    except (ValueError, SQLAlchemyError):  # of which part is wrong nothing is told: it may be a password
+        raise Mistake(NO_URL) from None
+    try:
         dialect = read.get_dialect()() if known else None
-    except (
-        ValueError,
-        sa.exc.SQLAlchemyError,
-    ):  # of which part is wrong nothing is told: it may be a password
+    except (ValueError, SQLAlchemyError):
         raise Mistake(NO_URL) from None
     except ImportError:
         dialect, backend = None, ""  # the store says what to install

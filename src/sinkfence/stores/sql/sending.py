@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from sinkfence.stores.sql.dialects import Query, Row
 
@@ -88,7 +89,7 @@ def _translated(connection: sa.Connection, query: Query, error: Exception) -> Ba
         connection.invalidate(error)
     if ended or sqlstate(error) == OUTDATED:
         connection.engine.dispose()
-    return sa.exc.DBAPIError.instance(
+    return DBAPIError.instance(
         query.sql,
         None,  # a result that somebody completes a job with has no place in an error's text
         error,
