@@ -105,6 +105,19 @@ def test_a_point_that_does_not_hold_is_a_failure(run: Run) -> None:
     assert "LeaseHeld" in verdict.why
 
 
+def test_what_was_broken_off_is_not_blamed_for_what_nobody_looked_at(run: Run) -> None:
+    """An effect that was acknowledged after the last look is not missing: on a slow host a wait may fail."""
+
+    def play(scene: Scene) -> None:
+        worker = scene.actor("worker A")
+        worker.holds()
+        assert worker.does("write")["outcome"] == "ok"
+        raise TimeoutError("waited in vain")
+
+    verdict = perform("one", Scenario("One works.", play), run)
+    assert (verdict.word, verdict.violations) == ("inconclusive", ())
+
+
 def test_the_command_plays_and_lists_them(tmp_path: Path) -> None:
     """`--list` has them all; `--scenario` plays one in a folder that stays; a wrong name is a wrong usage."""
     listed = sinkfence("torture", "--list")

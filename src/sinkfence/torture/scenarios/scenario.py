@@ -43,10 +43,11 @@ def perform(name: str, scenario: Scenario, run: Run, *, fenced: bool = True) -> 
     """
     own = dataclasses.replace(run, folder=run.folder / name)
     own.folder.mkdir()
-    verdict = Verdict("passed")
+    verdict, looked_at = Verdict("passed"), False
     try:
         with scene(own, name, fenced=fenced) as opened:
             scenario.play(opened)
+        looked_at = opened.looked_at
     except NotRun as error:
         return Verdict("not run", str(error))
     except (Inconclusive, TimeoutError, ServerError, psycopg.Error) as error:
@@ -56,7 +57,8 @@ def perform(name: str, scenario: Scenario, run: Run, *, fenced: bool = True) -> 
     About(run.places.run, run.seed, scenario=name).write(own.folder)
     judged = judge(own.folder)
     judged.draw(own.folder)
-    violations = tuple(judged.violations)
+    # What was broken off was not looked at any more: something may be there that the observer has not seen.
+    violations = tuple(found for found in judged.violations if looked_at or found.invariant != "D5")
     if violations:
         sentences = "; ".join(f"{found.invariant} {found.sentence}" for found in violations)
         return Verdict("violated", sentences, violations)
