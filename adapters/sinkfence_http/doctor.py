@@ -26,6 +26,8 @@ JOB: Final = "sinkfence-doctor/probe"
 """The job of all tokens that the doctor makes, but for one."""
 INVENTED: Final = "sinkfence-doctor/invented"
 """The job of a token whose number nobody has issued."""
+SINCE: Final = 1_577_836_800
+"""2020-01-01 in seconds, as `floor="clock"` counts: milliseconds since then are a generation."""
 METHOD: Final = "PROPFIND"
 """Safe by definition (RFC 4918, section 9.1), known to servers, served by few; and a door fences it, as it
 does all methods but the four that it knows to be safe."""
@@ -100,7 +102,7 @@ class _Examination:
         self._signed = sign is not None
         # Above what an earlier visit has left, which no mark goes below. A clock, so that nobody has to look
         # a mark up to go beyond it; one job for all visits, as marks stay for ever.
-        generation = int((time.time() - 1_577_836_800) * 1000)
+        generation = int((time.time() - SINCE) * 1000)
         self._invented = Token(INVENTED, generation, f"doctor:{secrets.token_hex(16)}")
         self._issued = bearer is not None
         self._newest = newest = bearer.token if bearer else replace(self._invented, job_id=JOB)

@@ -1,4 +1,4 @@
-"""The heartbeat: renews all leases of a process in batches, and tells when one is lost.
+"""The heartbeat: renews the leases of one `Leases` in batches, and tells when one is lost.
 
 It is two threads, so that neither waits for the other: one sends renewals and may be held up by the
 store; one watches the terms and runs the callbacks, and may be held up by those. Both end when there is

@@ -50,7 +50,7 @@ def patience() -> float:
 
 def unanswered() -> OutcomeUnknown:
     """Return the error of a store that has not answered for so long."""
-    return OutcomeUnknown("the lease store did not answer a release: repeat it, or let the lease run out")
+    return OutcomeUnknown("the lease store did not answer: repeat it, or let the lease run out")
 
 
 class Patient:

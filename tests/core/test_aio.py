@@ -337,7 +337,7 @@ async def test_a_release_that_gets_no_answer_keeps_nobody(
         async with leases.hold(JOB):
             lease = await leases.acquire("another")
             wire.swallow = True
-        assert "did not answer a release" in caplog.text
+        assert "did not answer: repeat" in caplog.text
         with pytest.raises(OutcomeUnknown):
             await lease.release()
         wire.close()

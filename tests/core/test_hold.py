@@ -789,7 +789,7 @@ def test_a_store_that_hangs_keeps_nobody_at_the_exit(
     other = leases.acquire("other")
     with leases.hold(JOB):
         wire.swallow = True
-    assert "did not answer a release" in caplog.text
+    assert "did not answer: repeat" in caplog.text
     with pytest.raises(OutcomeUnknown, match="repeat it"):
         other.release()
     wire.close()

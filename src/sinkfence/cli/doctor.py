@@ -17,11 +17,11 @@ from sinkfence.cli.places import AsJson, database, lease_store
 from sinkfence.findings import Report
 from sinkfence.lease import Lease
 from sinkfence.leases import Leases
-from sinkfence_http.doctor import JOB
+from sinkfence_http.doctor import JOB, METHOD
 
 commands: Final = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=CODES)
 
-MINUTES = 300.0
+VISIT: Final = 300.0
 """Seconds that a visit may take: some hundred and fifty requests, most of them eight at a time."""
 
 KeyFile = Annotated[
@@ -100,7 +100,7 @@ def http(
     ] = None,
     method: Annotated[
         str, typer.Option(metavar="METHOD", help="How PATH is asked: by default with a method that is safe.")
-    ] = "PROPFIND",
+    ] = METHOD,
     sign_key: KeyFile = None,
     kid: Annotated[
         str | None, typer.Option(metavar="ID", help="The key's id, as the service has it.")
@@ -120,7 +120,7 @@ def http(
     header: Header = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send a deployed service stale and forged tokens, and expect it to refuse them. Harmless.
+    """Send a deployed service stale and forged tokens, and expect it to refuse them. Harmless by itself.
 
     All requests are without a body, for a job of the doctor's own (sinkfence-doctor/probe), of which a mark
     stays. They go to /.well-known/fencing-arm, which the door answers itself. With --path they go to that
@@ -175,10 +175,10 @@ def lease(store: str | None) -> Generator[Lease | None]:
         yield None
         return
     with lease_store(store) as (opened, _), Leases(opened, owner=who()) as leases:
-        held = leases.acquire(JOB, ttl=MINUTES)
+        held = leases.acquire(JOB, ttl=VISIT)
         if held.generation == 1:
             held.release()
-            held = leases.acquire(JOB, ttl=MINUTES)
+            held = leases.acquire(JOB, ttl=VISIT)
         yield held
 
 

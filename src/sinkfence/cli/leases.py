@@ -31,8 +31,8 @@ MANY: Final = 1_000_000
 def group() -> None:
     """See who holds what, take a lease away, mend a count.
 
-    A destination never asks the lease store: it refuses by the numbers it has seen. So nothing here can let
-    a stale owner write, and what is taken away goes on writing until the next owner arms.
+    A destination never asks whether a lease still holds: it refuses by the numbers it has seen. So nothing
+    here can let a stale owner write, and what is taken away goes on writing until the next owner arms.
 
     \b
     Examples:
