@@ -173,11 +173,7 @@ class _Examination:
         word = reply.said.word if reply.said else None
         if word in _REFUSED:
             says = f"answered {reply.status} {word}: this service does not believe the doctor's tokens"
-            advice = (
-                _SIGN
-                if self._signed
-                else f"if it takes signed tokens, {_SIGN}; if it looks them up, {_LEASE}"
-            )
+            advice = _SIGN if self._signed else f"if it takes signed tokens, {_SIGN}; {_LEASE}"
             self._tell(name, "unknown", f"{says}, and so can't be asked about stale ones", advice)
             return False
         if word in ("stale-token", "generation-conflict"):

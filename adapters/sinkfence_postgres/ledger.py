@@ -193,7 +193,7 @@ def cleaning(older_than: timedelta) -> Query:
 def _forbidden(said: str) -> SchemaMismatch:
     return SchemaMismatch(
         f"this role may not clean the ledger ({said}): "
-        'run GRANT EXECUTE ON FUNCTION sinkfence.clean_ledger TO "the role" as a superuser'
+        "run GRANT EXECUTE ON FUNCTION sinkfence.clean_ledger TO the role that logs in here, as a superuser"
     )
 
 

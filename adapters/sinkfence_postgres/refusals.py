@@ -79,7 +79,7 @@ def forbidden(exc: BaseException) -> SinkfenceError | None:
     if sqlstate(exc) == "42501":  # insufficient_privilege
         return SchemaMismatch(
             f"this role may not use sinkfence here ({message(exc)}): "
-            'run GRANT sinkfence_writer TO "the role" as an administrator'
+            "run GRANT sinkfence_writer TO the role that logs in here, as an administrator"
         )
     return None
 

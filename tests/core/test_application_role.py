@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from sinkfence import JobCompleted, Leases
+from sinkfence import JobCompleted, Leases, SchemaMismatch
 from sinkfence.stores.sql import SqlStore
 from sinkfence_postgres import PostgresSink, install, transaction
 
@@ -71,3 +71,15 @@ def test_the_granted_role_can_neither_delete_a_record_nor_read_a_mark(login: str
     ):
         with psycopg.connect(login) as conn, pytest.raises(psycopg.errors.InsufficientPrivilege):
             conn.execute(statement)
+
+
+@pytest.mark.parametrize("table", ["sinkfence_lease", "sinkfence_schema"])
+def test_a_role_that_lacks_a_grant_is_told_which(dsn: str, login: str, table: str) -> None:
+    """Nothing is acquired, and the error has the statements to run."""
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute(f"REVOKE ALL ON {table} FROM {urlsplit(login).username}")
+    store = SqlStore(login)
+    for _ in range(2):
+        with pytest.raises(SchemaMismatch, match=f"{table}.*GRANT SELECT, INSERT, UPDATE ON sinkfence_lease"):
+            store.acquire("reports/latest", "worker-a:1f0c", 30)
+    store.close()

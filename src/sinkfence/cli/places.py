@@ -96,9 +96,8 @@ def database(dsn: str | None) -> Generator["psycopg.Connection[Any]"]:
             with psycopg.connect(dsn, connect_timeout=5) as connection:
                 yield connection
         except SchemaMismatch as error:
-            raise Mistake(
-                f"{place}: {error} (`sinkfence schema postgres` prints it as SQL)", MISSING
-            ) from None
+            printed = "" if "GRANT" in f"{error}" else " (`sinkfence schema postgres` prints it as SQL)"
+            raise Mistake(f"{place}: {error}{printed}", MISSING) from None
 
 
 @contextlib.contextmanager

@@ -95,8 +95,8 @@ def places(
     if postgres_dsn is not None:
         left += [
             f"the schema {run} (DROP SCHEMA {run} CASCADE)",
-            f"marks and steps of the jobs torture/{run}/... in the schema sinkfence, which is installed now: "
-            "marks are never deleted",
+            f"marks and steps of the jobs torture/{run}/... in the schema sinkfence, installed if it was not "
+            "there: marks are never deleted",
         ]
     if bucket is not None:
         left.append(f"the objects torture/{run}/... in the bucket {bucket.name}")

@@ -152,7 +152,7 @@ class Attempts:
         """Surround one sending. What comes out of it is final; else it is to be sent again, or given up.
 
         Raises:
-            SchemaMismatch: there is no such table.
+            SchemaMismatch: there is no such table, or this role may not use it.
             Conflict: the change of what was seen met something else, and no sending before may have made it.
         """
         self.connected = False
@@ -178,6 +178,8 @@ class Attempts:
             self._sent = error if unanswered else self._sent
             if _is_absent(error):
                 raise schema.missing() from error
+            if sqlstate(error) == "42501":  # insufficient_privilege
+                raise schema.forbidden(str(getattr(error, "orig", error)).partition("\n")[0]) from error
             self._again = unanswered or sqlstate(error) in RETRYABLE | UNPREPARED
 
     def outcome(self) -> Exception:

@@ -144,6 +144,14 @@ def missing() -> SchemaMismatch:
     )
 
 
+def forbidden(said: str) -> SchemaMismatch:
+    """Return the error for a role that lacks a right on the lease tables."""
+    return SchemaMismatch(
+        f"this role may not use the lease tables ({said}): run GRANT SELECT, INSERT, UPDATE ON {TABLE} and "
+        "GRANT SELECT ON sinkfence_schema TO the role that logs in here, as their owner"
+    )
+
+
 def _lacks_triggers(connection: sa.Connection) -> bool:
     found = connection.exec_driver_sql(
         f"SELECT count(*) FROM pg_trigger WHERE tgrelid = CAST('{TABLE}' AS regclass) "
