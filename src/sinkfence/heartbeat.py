@@ -36,7 +36,7 @@ PATIENCE: Final = 0.25
 """Of the shortest ttl in a batch: for so long its answer is waited for, so that there is time for another."""
 
 LEAST_PATIENCE: Final = 0.5
-"""Seconds. Where the machine is slow, a short lease must not have its connections closed all the time."""
+"""Seconds. Where the machine is slow, a short lease must not have its batches left behind all the time."""
 
 MOST_LEFT_BEHIND: Final = 3
 """Batches without an answer. Then nothing is sent until one is answered or its connection ends: a store that
@@ -123,10 +123,12 @@ class Heartbeat(Generic[L]):
             )
             with self._changed:
                 self._left_behind += 1
+                hopeless = self._left_behind == MOST_LEFT_BEHIND
                 for beat in batch.values():
                     beat.due = self._clock()
-            # Those in the pool may hang like this one, and it has a place in it for as long as it hangs.
-            self._store.close()
+            # Not before: on a slow way the answer is about to come, and a new login takes longer than that.
+            if hopeless:
+                self._store.close()
 
     def _came_back(self, _: object) -> None:
         with self._changed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pwd
@@ -281,6 +282,24 @@ def test_a_record_that_was_seen_is_the_condition(leases: Leases, store_url: str)
     assert store.reopen("job", seen=raised).owner is None
     with pytest.raises(KeyError):
         store.reopen("nobody's", seen=raised)
+    store.close()
+
+
+def test_a_lease_that_was_seen_run_out_and_is_renewed_is_another(leases: Leases, store_url: str) -> None:
+    """Its owner works again, though generation, owner and state are the same: it keeps the job."""
+    store = SqlStore(store_url)
+    lease = leases.acquire("job")
+    seen = store.get("job")
+    assert seen is not None
+    run_out = dataclasses.replace(seen, remaining=0.0)
+    for change in (
+        lambda: store.reopen("job", seen=run_out),
+        lambda: store.raise_above("job", 9, seen=run_out),
+    ):
+        with pytest.raises(Conflict):
+            change()
+    lease.renew()
+    assert store.reopen("job", seen=seen).owner is None
     store.close()
 
 

@@ -70,11 +70,11 @@ def beating() -> Iterator[Callable[[Hanging], Leases]]:
 
 
 def test_a_batch_that_hangs_is_left_behind(beating: Any) -> None:
-    """The next one is sent while it hangs, and connections are given up, as its neighbours may hang, too."""
+    """The next one is sent while it hangs. No connection is closed, whose answer may be about to come."""
     store = Hanging(1)
     with beating(store).hold(JOB) as lease:
         assert store.answered.wait(30)
-        assert store.closed == 1
+        assert store.closed == 0
         assert not store.go.is_set()
         assert lease.token.generation == 1
 
@@ -95,11 +95,48 @@ def test_few_batches_are_left_behind(beating: Any, caplog: Any) -> None:
     with leases.hold(JOB) as lease:
         assert held_up.wait(30)
         assert store.count == MOST_LEFT_BEHIND
+        assert store.closed == 1  # whatever else is in the pool may hang like these
         assert not store.answered.is_set()
         store.go.set()
         assert store.answered.wait(30)
         assert lease.token.generation == 1
     assert "has not answered 3 batches" in caplog.text
+
+
+class Late(MemoryStore):
+    """A store whose every answer comes just after its batch was left behind, as on a slow way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leases: Leases | None = None
+        self.answers = self.closed = 0
+
+    def renew_many(self, wanted: Sequence[tuple[Token, float]]) -> Renewals:
+        """Answer once nobody waits for it."""
+        assert self.leases is not None
+        heartbeat = self.leases._holders.open()._heartbeat
+        before = heartbeat._left_behind
+        while heartbeat._left_behind == before:
+            pass
+        self.answers += 1
+        return super().renew_many(wanted)
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed += 1
+
+
+def test_a_store_that_is_slower_than_is_waited_for_keeps_its_connections() -> None:
+    """Each answer counts, though it comes late, and no connection is closed under the next one."""
+    store = Late()
+    with Leases(store, ttl=60, heartbeat=0.05) as leases:
+        store.leases = leases
+        with leases.hold(JOB) as lease:
+            before = lease.lease_until
+            while store.answers < 6:
+                pass
+            assert lease.lease_until > before
+            assert store.closed == 0
 
 
 def test_an_answer_that_was_given_up_counts_all_the_same(beating: Any) -> None:

@@ -12,9 +12,9 @@ from sinkfence.cli.exits import CODES, REFUSED
 from sinkfence.cli.mistakes import Mistake
 from sinkfence.cli.output import put_list, put_one
 from sinkfence.cli.places import AsJson, Job, Prefix, Yes, lease_store
-from sinkfence.errors import Conflict, LeaseLost
+from sinkfence.errors import Conflict
 from sinkfence.grants import Record
-from sinkfence.tokens import Token, label, parse_generation
+from sinkfence.tokens import label, parse_generation
 
 if TYPE_CHECKING:
     from sinkfence.stores.sql import SqlStore
@@ -98,9 +98,7 @@ def release(job: Job, store: places.Store = None, yes: Yes = False, as_json: AsJ
     """
 
     def take(found: Record) -> Record:
-        assert found.owner is not None
-        opened.release(Token(job, found.generation, found.owner))
-        return existing(opened, job)
+        return opened.reopen(job, seen=found)
 
     with lease_store(store) as (opened, place):
         record = existing(opened, job)
@@ -208,7 +206,7 @@ def change(
             # In one statement with the look whether it is that one: nobody may lose a lease that the
             # operator has not seen, and the answer may have taken minutes.
             return make(record)
-    except (Conflict, LeaseLost) as error:
+    except Conflict as error:
         if getattr(error, "earlier_attempt_unknown", False):
             raise
         raise Mistake(CHANGED.format(job=record.job_id), REFUSED) from None

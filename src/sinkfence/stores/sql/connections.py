@@ -42,12 +42,13 @@ POOL: Final[Mapping[str, int]] = {"pool_size": 15, "max_overflow": 0}
 """As many as SQLAlchemy's default allows, and kept: it opens and closes the last ten for each statement."""
 
 
-def engine_for(source: str | sa.URL | sa.Engine) -> sa.Engine:
+def engine_for(source: str | sa.URL | sa.Engine, *, spare: int = 0) -> sa.Engine:
     """Return an engine of the store's own, in autocommit; nothing is connected yet.
 
     An engine that is passed says where the database is, how to log in, and how long to try (psycopg's
     connect_timeout). Its pool is not used: a body that
-    has all its connections in use must not keep the heartbeat waiting for one.
+    has all its connections in use must not keep the heartbeat waiting for one. `spare`: for how many more
+    it must have room, however small that pool is.
 
     Raises:
         ValueError: neither PostgreSQL nor an SQLite file, an asynchronous driver, or a pool that shares.
@@ -55,7 +56,7 @@ def engine_for(source: str | sa.URL | sa.Engine) -> sa.Engine:
     """
     options: dict[str, Any]
     if isinstance(source, sa.Engine):
-        url, options = source.url, {"pool": like(source.pool)}
+        url, options = source.url, {"pool": like(source.pool, spare)}
     else:
         url = full(source)
         arguments: dict[str, Any] = {"timeout": 5.0}
@@ -69,8 +70,8 @@ def engine_for(source: str | sa.URL | sa.Engine) -> sa.Engine:
     return engine
 
 
-def like(pool: sa.Pool) -> sa.Pool:
-    """Return a pool of our own that connects as this one does.
+def like(pool: sa.Pool, spare: int = 0) -> sa.Pool:
+    """Return a pool of our own that connects as this one does, with room for so many connections more.
 
     Raises:
         ValueError: it has one connection for all threads, whose statements and transactions would mix.
@@ -79,7 +80,12 @@ def like(pool: sa.Pool) -> sa.Pool:
         raise ValueError(
             "a StaticPool has one connection for all threads: give SqlStore the URL, or an engine without it"
         )
-    return pool.recreate()
+    own = pool.recreate()
+    if isinstance(own, sa.QueuePool) and vars(own).get("_max_overflow", -1) >= 0:
+        vars(own)["_max_overflow"] += (
+            spare  # SQLAlchemy has no public way to make a pool like another, but larger
+        )
+    return own
 
 
 def full(source: str | sa.URL) -> sa.URL:

@@ -83,7 +83,7 @@ def reopen(d: Dialect, job_id: str, seen: Record | None = None) -> Change[Record
     """
     sql = f"""
         UPDATE {TABLE} AS j SET state = 'open', owner = NULL, lease_until = {d.free}, result = NULL
-         WHERE job_id = :job_id AND {_still(seen)} AND {d.patient}
+         WHERE job_id = :job_id AND {_still(d, seen)} AND {d.patient}
         RETURNING {_columns(d)}, {d.settled}"""
 
     def refused(found: Record | None) -> Record:
@@ -111,7 +111,7 @@ def raise_above(d: Dialect, job_id: str, n: int, seen: Record | None = None) -> 
                owner = CASE WHEN j.generation < excluded.generation THEN NULL ELSE j.owner END,
                lease_until = CASE WHEN j.generation < excluded.generation
                                   THEN {d.free} ELSE j.lease_until END
-         WHERE {_still(seen)}
+         WHERE {_still(d, seen)}
         RETURNING {_columns(d)}, {d.settled}"""
 
     def refused(found: Record | None) -> Record:
@@ -120,11 +120,12 @@ def raise_above(d: Dialect, job_id: str, n: int, seen: Record | None = None) -> 
     return Change(Query(sql, {**_params(job_id, seen), "n": n}), record, look(d, job_id), refused)
 
 
-def _still(seen: Record | None) -> str:
+def _still(d: Dialect, seen: Record | None) -> str:
     if seen is None:
         return "true"
-    # No owner is empty.
-    return "j.generation = :generation AND coalesce(j.owner, '') = :owner AND j.state = :state"
+    # No owner is empty. One whose lease was seen to have run out may have renewed it: it works.
+    ended = "" if seen.remaining > 0 else f" AND j.lease_until <= {d.clock}"
+    return f"j.generation = :generation AND coalesce(j.owner, '') = :owner AND j.state = :state{ended}"
 
 
 def _params(job_id: str, seen: Record | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -25,6 +25,9 @@ from sinkfence.stores.sql.dialects import POSTGRESQL, SQLITE, Query, Row, in_wor
 from sinkfence.stores.sql.records import Change
 from sinkfence.stores.sql.sending import send
 from sinkfence.tokens import MAX_GENERATION, Token, check_generation, check_job_id
+
+SPARE: Final = 3
+"""Connections of the heartbeat that may hang, with room for another one: its `MOST_LEFT_BEHIND`."""
 
 T = TypeVar("T")
 Fetch = Callable[[Query], Sequence[Row]]
@@ -239,6 +242,6 @@ class SqlStore:
         process = this_process()
         here = self._processes.get(process)
         if here is None:
-            made = _Engines(engine_for(self._source), engine_for(self._source))
+            made = _Engines(engine_for(self._source), engine_for(self._source, spare=SPARE))
             here = self._processes.setdefault(process, made)
         return here
