@@ -15,3 +15,5 @@ html_theme = "furo"
 html_title = "sinkfence"
 html_copy_source = False
 html_show_sphinx = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
