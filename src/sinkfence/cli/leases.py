@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 commands: Final = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=CODES)
 
-CHANGED: Final = "nothing was done: job {job!r} has another owner or state by now, so look again"
+CHANGED: Final = (
+    "nothing was done: job {job!r} has another owner or state by now, or its lease goes on, so look again"
+)
 
 MANY: Final = 1_000_000
 """A step of the count from which a typing error is more likely than a need: `hold()` stops there, too."""
@@ -88,9 +90,10 @@ def release(job: Job, store: places.Store = None, yes: Yes = False, as_json: AsJ
     """Take a lease away: another may take the job at once.
 
     For an owner that is known to be dead or frozen, where waiting for the end of its lease takes too long.
-    Only the lease that was shown is taken away: if another owner has the job by now, nothing changes. The
-    generation stays, and the next owner's is higher. The old owner hears LeaseLost at its next renewal; until
-    the next owner arms a destination, that one still admits the old owner.
+    Only the lease that was shown is taken away: if another owner has the job by now, or a lease that was
+    shown as run out was renewed, nothing changes. The generation stays, and the next owner's is higher. The
+    old owner hears LeaseLost at its next renewal; until the next owner arms a destination, that one still
+    admits the old owner.
 
     \b
     Example:

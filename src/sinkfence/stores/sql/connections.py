@@ -82,9 +82,8 @@ def like(pool: sa.Pool, spare: int = 0) -> sa.Pool:
         )
     own = pool.recreate()
     if isinstance(own, sa.QueuePool) and vars(own).get("_max_overflow", -1) >= 0:
-        vars(own)["_max_overflow"] += (
-            spare  # SQLAlchemy has no public way to make a pool like another, but larger
-        )
+        # SQLAlchemy has no public way to make a pool like another one, but larger.
+        vars(own)["_max_overflow"] += spare
     return own
 
 

@@ -79,7 +79,7 @@ def reopen(d: Dialect, job_id: str, seen: Record | None = None) -> Change[Record
 
     Raises:
         KeyError: there is no such job.
-        Conflict: it has another generation, owner or state by now.
+        Conflict: it has another generation, owner or state by now, or its lease, seen run out, was renewed.
     """
     sql = f"""
         UPDATE {TABLE} AS j SET state = 'open', owner = NULL, lease_until = {d.free}, result = NULL
@@ -100,7 +100,7 @@ def raise_above(d: Dialect, job_id: str, n: int, seen: Record | None = None) -> 
     With `seen`, only if the record is still that one.
 
     Raises:
-        Conflict: it has another generation, owner or state by now.
+        Conflict: it has another generation, owner or state by now, or its lease, seen run out, was renewed.
     """
     # Who holds the job under n or more is above whatever had to be passed: the lease is left alone.
     sql = f"""
@@ -143,7 +143,10 @@ def _made(found: Record | None, wanted: tuple[int, None, str] | None) -> Record:
     """Return a record that is as an earlier sending of the same call has made it."""
     if found is not None and (found.generation, found.owner, found.state) == wanted:
         return found
-    raise Conflict("this job has another generation, owner or state by now than the one that was seen")
+    raise Conflict(
+        "this job has another generation, owner or state by now than the one that was seen, "
+        "or its lease was renewed after it had run out"
+    )
 
 
 def record(row: Row) -> Record:
