@@ -16,10 +16,10 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from sinkfence.demo.servers import binaries
-from sinkfence.demo.servers.postgres import PostgresServer, postgres
-from sinkfence.demo.servers.s3 import S3Server, s3, writable
-from sinkfence.demo.servers.supervised import ServerError
+from sinkfence_trials.servers import binaries
+from sinkfence_trials.servers.postgres import PostgresServer, postgres
+from sinkfence_trials.servers.s3 import S3Server, s3, writable
+from sinkfence_trials.servers.supervised import ServerError
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

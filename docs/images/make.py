@@ -10,14 +10,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sinkfence.demo.record import Record
-from sinkfence.demo.show import show
-from sinkfence.timeline.picture import picture
-from sinkfence.timeline.plan import NARROW
-from sinkfence.timeline.scenes import scenes
-from sinkfence.timeline.style import COLOURS, PICTURE
-from sinkfence.torture.checker import check
-from sinkfence.torture.history import Event
+from sinkfence_trials.checker import check
+from sinkfence_trials.demo.record import Record
+from sinkfence_trials.demo.show import show
+from sinkfence_trials.history import Event
+from sinkfence_trials.timeline.picture import picture
+from sinkfence_trials.timeline.plan import NARROW
+from sinkfence_trials.timeline.scenes import scenes
+from sinkfence_trials.timeline.style import COLOURS, PICTURE
 
 TOP = 62
 """Room for the words above the picture."""

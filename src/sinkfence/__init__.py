@@ -17,8 +17,8 @@ from sinkfence.errors import (
     SinkfenceError,
     StaleToken,
 )
-from sinkfence.lease import Lease
 from sinkfence.leases import Leases
+from sinkfence.leases.lease import Lease
 from sinkfence.tokens import Token
 
 __all__ = [

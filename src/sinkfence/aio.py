@@ -15,18 +15,18 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final
 
-from sinkfence.arming import check_sinks, is_async, is_future, listed
-from sinkfence.asking import AsyncStore, Unhurried
 from sinkfence.grants import Asked, Record
-from sinkfence.heartbeat import OnLost
-from sinkfence.holder import Means
-from sinkfence.holders import Holders, check_prefix, check_store, check_wait
-from sinkfence.holds import AsyncHold
-from sinkfence.lease import BaseLease, completing, releasing, renewing
+from sinkfence.leases.arming import check_sinks, is_async, is_future, listed
+from sinkfence.leases.asking import AsyncStore, Unhurried
+from sinkfence.leases.heartbeat import OnLost
+from sinkfence.leases.holder import Means
+from sinkfence.leases.holders import Holders, check_prefix, check_store, check_wait
+from sinkfence.leases.holds import AsyncHold
+from sinkfence.leases.lease import BaseLease, completing, releasing, renewing
+from sinkfence.leases.tenure import Tenure
 from sinkfence.observe import log
 from sinkfence.sinks import AsyncSink, Sink
 from sinkfence.steps import drive_async
-from sinkfence.tenure import Tenure
 from sinkfence.terms import Clock, boot_time
 from sinkfence.tokens import Token, check_job_id
 

@@ -115,7 +115,7 @@ def service(secret: str, folder: str) -> Generator[int]:
     """The port of all contestants under one uvicorn, in a process of its own."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         command = [sys.executable, str(HERE / "http_service.py"), str(listener.fileno()), secret, folder]
-        paths = f"{ROOT / 'src'}{os.pathsep}{ROOT / 'adapters'}"
+        paths = f"{ROOT / 'src'}{os.pathsep}{ROOT / 'adapters'}{os.pathsep}{ROOT / 'trials'}"
         environment = os.environ | {"PYTHONPATH": paths}
         process = subprocess.Popen(command, pass_fds=[listener.fileno()], env=environment)
         port = listener.getsockname()[1]

@@ -17,8 +17,8 @@ import psycopg
 from bench.leases_ways import TTL, Way, ways
 from bench.race import Figure, Race, Turn, at_least, at_most, timed
 from sinkfence import Leases
-from sinkfence.demo.servers.postgres import postgres
 from sinkfence.stores.sql import SqlStore
+from sinkfence_trials.servers.postgres import postgres
 
 
 def bench(small: bool) -> Iterator[Race | Figure | str]:

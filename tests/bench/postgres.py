@@ -32,8 +32,8 @@ from bench.postgres_ways import (
     upsert,
 )
 from bench.race import Figure, Race, Turn, absent, at_least, at_most, timed
-from sinkfence.demo.servers.postgres import postgres
 from sinkfence.errors import NotArmed, StaleToken
+from sinkfence_trials.servers.postgres import postgres
 
 
 def bench(small: bool) -> Iterator[Race | Figure | str]:

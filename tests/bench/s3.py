@@ -11,9 +11,9 @@ from itertools import count
 from typing import Any
 
 from bench.race import Figure, Race, Turn, absent, at_least, at_most, timed
-from sinkfence.demo.servers.s3 import S3Server, s3
 from sinkfence.tokens import Token
 from sinkfence_s3 import FencedBucket, FencedObject
+from sinkfence_trials.servers.s3 import S3Server, s3
 
 CLIENTS = 8
 KIB, MIB = 1024, 1024 * 1024

@@ -13,10 +13,10 @@ import pytest
 from command_line import Sinkfence
 
 from sinkfence import Leases, Token
-from sinkfence.demo.servers.s3 import S3Server
 from sinkfence.stores.sql import SqlStore
 from sinkfence_postgres import PostgresSink, doctor, install
 from sinkfence_s3 import FencedBucket
+from sinkfence_trials.servers.s3 import S3Server
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import docker
 
-from sinkfence.demo.servers import binaries
+from sinkfence_trials.servers import binaries
 
 POSTGRES, S3 = "sinkfence-test/postgres", "sinkfence-test/seaweedfs"
 OWNER = 999

@@ -24,12 +24,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from sinkfence import LeaseHeld, LeaseLost, Leases, StaleToken, Token, observe
-from sinkfence.demo.servers.postgres import PostgresServer
 from sinkfence.grants import Store
 from sinkfence.marks import MemoryMarks
 from sinkfence.stores.memory import MemoryStore
 from sinkfence.stores.sql import SqlStore
 from sinkfence.testing import HandClock
+from sinkfence_trials.servers.postgres import PostgresServer
 
 JOB = "invoice-42"
 OpenStore = Callable[..., SqlStore]

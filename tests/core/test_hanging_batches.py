@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from sinkfence import Leases, Token
 from sinkfence.grants import Renewals
-from sinkfence.heartbeat import MOST_LEFT_BEHIND
+from sinkfence.leases.heartbeat import MOST_LEFT_BEHIND
 from sinkfence.stores.memory import MemoryStore
 from sinkfence.stores.sql import SqlStore
 
@@ -23,8 +23,8 @@ JOB = "invoice-42"
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: Any) -> None:
     """A batch is waited for for a moment, in place of a quarter of the ttl."""
-    monkeypatch.setattr("sinkfence.heartbeat.PATIENCE", 0.0)
-    monkeypatch.setattr("sinkfence.heartbeat.LEAST_PATIENCE", 0.05)
+    monkeypatch.setattr("sinkfence.leases.heartbeat.PATIENCE", 0.0)
+    monkeypatch.setattr("sinkfence.leases.heartbeat.LEAST_PATIENCE", 0.05)
 
 
 class Hanging(MemoryStore):

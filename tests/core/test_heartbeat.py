@@ -15,11 +15,11 @@ import sinkfence
 from sinkfence import LeaseLost, Leases, Token
 from sinkfence.errors import Conflict
 from sinkfence.grants import Renewals, Store
-from sinkfence.heartbeat import Heartbeat
-from sinkfence.lease import Lease
+from sinkfence.leases.heartbeat import Heartbeat
+from sinkfence.leases.lease import Lease
+from sinkfence.leases.tenure import COMPLETED, RELEASED, Tenure
 from sinkfence.stores.memory import MemoryStore
 from sinkfence.stores.sql import SqlStore
-from sinkfence.tenure import COMPLETED, RELEASED, Tenure
 from sinkfence.testing import HandClock
 
 JOB = "invoice-42"

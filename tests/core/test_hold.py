@@ -31,8 +31,8 @@ from sinkfence import (
 )
 from sinkfence.errors import GenerationConflict
 from sinkfence.grants import Grant, Store
+from sinkfence.leases.patience import PATIENCE, PATIENCE_WHEN_LOST
 from sinkfence.marks import Mark, MemoryMarks
-from sinkfence.patience import PATIENCE, PATIENCE_WHEN_LOST
 from sinkfence.stores.memory import MemoryStore
 from sinkfence.stores.sql import SqlStore
 from sinkfence.stores.sql import aio as sql_aio
@@ -784,7 +784,7 @@ def test_a_store_that_hangs_keeps_nobody_at_the_exit(
     far: SqlStore, pg: SqlStore, wire: Any, leases_of: MakeLeases, monkeypatch: Any, caplog: Any
 ) -> None:
     """The end of a body is bounded: the lease runs out, and release() says that it had no answer."""
-    monkeypatch.setattr("sinkfence.patience.PATIENCE", 0.05)
+    monkeypatch.setattr("sinkfence.leases.patience.PATIENCE", 0.05)
     leases = leases_of(far)
     other = leases.acquire("other")
     with leases.hold(JOB):
@@ -818,10 +818,10 @@ class Late(MemoryStore):
 @pytest.mark.parametrize("where", ["arming", "body"])
 def test_a_repair_that_comes_too_late_is_given_back(monkeypatch: Any, where: str) -> None:
     """Nobody waits for a store that hangs while it is raised above a mark, and nobody has the job then."""
-    monkeypatch.setattr("sinkfence.patience.PATIENCE", 0.05)
+    monkeypatch.setattr("sinkfence.leases.patience.PATIENCE", 0.05)
     store = Late()
     # The release that follows the repair changes nothing: it must not make room for it before.
-    monkeypatch.setattr("sinkfence.holder.Holder._release_quietly", lambda self, token: iter(()))
+    monkeypatch.setattr("sinkfence.leases.holder.Holder._release_quietly", lambda self, token: iter(()))
     kind = OutcomeUnknown if where == "arming" else StaleToken
     with (
         pytest.raises(kind),
@@ -887,7 +887,7 @@ def test_a_repair_that_was_interrupted_is_given_back(
 ) -> None:
     """Nobody has the job then, though the store granted it, and the interruption is raised."""
     # The release that follows the repair changes nothing: it must not make room for it before.
-    monkeypatch.setattr("sinkfence.holder.Holder._release_quietly", lambda self, token: iter(()))
+    monkeypatch.setattr("sinkfence.leases.holder.Holder._release_quietly", lambda self, token: iter(()))
     store = Interrupting("reacquire_above")
     with (
         pytest.raises(interrupted_by, match="now"),
@@ -927,8 +927,8 @@ def waited(monkeypatch: Any) -> Iterator[list[float]]:
         clock.advance(timeout)
         return concurrent.futures.wait(futures, 0)
 
-    monkeypatch.setattr("sinkfence.patience.boot_time", clock)
-    monkeypatch.setattr("sinkfence.patience.wait", wait)
+    monkeypatch.setattr("sinkfence.leases.patience.boot_time", clock)
+    monkeypatch.setattr("sinkfence.leases.patience.wait", wait)
     return waits
 
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 from rich.console import Console
 
-from sinkfence.demo import show as show_module
-from sinkfence.demo.servers.supervised import ServerError
+from sinkfence_trials.demo import show as show_module
+from sinkfence_trials.servers.supervised import ServerError
 
 WITHOUT = """
 import sys

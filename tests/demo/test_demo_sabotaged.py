@@ -9,9 +9,9 @@ import psycopg
 import pytest
 from rich.console import Console
 
-from sinkfence.demo import show as show_module
-from sinkfence.demo import stage as stage_module
-from sinkfence.demo.places import DOCUMENT
+from sinkfence_trials.demo import show as show_module
+from sinkfence_trials.demo import stage as stage_module
+from sinkfence_trials.demo.places import DOCUMENT
 
 LET_PASS = """
     CREATE OR REPLACE FUNCTION sinkfence.judge(
@@ -75,7 +75,7 @@ def in_workers(monkeypatch, tmp_path):
 
     def patch(code):
         lines = "".join(f"    {line}\n" for line in code.splitlines())
-        guard = f'import sys\nif "sinkfence.demo.worker" in sys.orig_argv:\n{lines}'
+        guard = f'import sys\nif "sinkfence_trials.demo.worker" in sys.orig_argv:\n{lines}'
         (tmp_path / "sitecustomize.py").write_text(guard)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
 

@@ -8,8 +8,8 @@ import re
 import pytest
 from rich.console import Console
 
-from sinkfence.demo.narrator import Narrator
-from sinkfence.demo.verdict import Verdict
+from sinkfence_trials.demo.narrator import Narrator
+from sinkfence_trials.demo.verdict import Verdict
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-7]")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sinkfence.demo.process import Process, ProcessFailed
+from sinkfence_trials.demo.process import Process, ProcessFailed
 
 PART = """
-from sinkfence.demo import child
+from sinkfence_trials.demo import child
 child.enter()
 child.tell("begins", number=7)
 raise RuntimeError("the roof is on fire")

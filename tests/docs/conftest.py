@@ -18,9 +18,9 @@ from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
 import sinkfence_postgres
-from sinkfence.demo.servers import binaries
-from sinkfence.demo.servers.supervised import Supervised, supervised
 from sinkfence.stores.sql import SqlStore
+from sinkfence_trials.servers import binaries
+from sinkfence_trials.servers.supervised import Supervised, supervised
 
 ROOT = Path(__file__).parents[2]
 ETCD = shutil.which("etcd")

@@ -22,9 +22,9 @@ from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
 from sinkfence import LeaseHeld, Leases, StaleToken, Token
-from sinkfence.demo.servers.supervised import Supervised
 from sinkfence.marks import MemoryMarks
 from sinkfence.stores.sql import SqlStore
+from sinkfence_trials.servers.supervised import Supervised
 
 ROOT = Path(__file__).parents[2]
 RunPage = Callable[..., dict[str, Any]]

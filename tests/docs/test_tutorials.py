@@ -56,7 +56,7 @@ class Terminal:
                     # The shell says which command it brings back.
                     assert (f"{self.stopped_by}\n{out}", self.stopped.returncode) == (answer, 0)
                     self.stopped = None
-                case ["python", "-m", "sinkfence.demo.servers", *_]:
+                case ["python", "-m", "sinkfence_trials.servers", *_]:
                     self.export(self.run(arguments[1:]), answer)
                 case ["python", *rest] if answer.endswith("^Z\n"):
                     self.stopped = self.run(["-u", *rest])
@@ -121,7 +121,7 @@ class Terminal:
 
 def play(page: str, folder: Path) -> None:
     """Follow a tutorial from top to bottom, in an empty folder."""
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "adapters")])
+    path = os.pathsep.join(str(ROOT / root) for root in ("src", "adapters", "trials"))
     text = (ROOT / "docs" / "tutorial" / f"{page}.md").read_text()
     with closing(Terminal(folder, {**os.environ, "PYTHONPATH": path})) as terminal, ExitStack() as stack:
         if "127.0.0.1:8000" in text:

@@ -20,13 +20,13 @@ import sqlalchemy as sa
 
 import sinkfence_postgres
 from sinkfence import GenerationConflict, LeaseLost, Leases, StaleToken, Token, aio
-from sinkfence.demo.servers import binaries
-from sinkfence.demo.servers.postgres import PostgresServer
-from sinkfence.demo.servers.standby import pair
-from sinkfence.demo.servers.supervised import ServerError
 from sinkfence.stores.sql import SqlStore
 from sinkfence.stores.sql import aio as sql_aio
 from sinkfence_postgres import PostgresSink, transaction
+from sinkfence_trials.servers import binaries
+from sinkfence_trials.servers.postgres import PostgresServer
+from sinkfence_trials.servers.standby import pair
+from sinkfence_trials.servers.supervised import ServerError
 
 ONE_LOST = ["one lost", "one lost, in a loop", "still at work"]
 THREE_LOST = ["three lost", "three lost, in a loop", "not armed", "by hand"]

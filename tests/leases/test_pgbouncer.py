@@ -11,10 +11,10 @@ import psycopg
 import pytest
 
 from sinkfence import JobCompleted, LeaseHeld, Leases, aio
-from sinkfence.demo.servers.pooler import PGBOUNCER, pgbouncer
 from sinkfence.marks import MemoryMarks
 from sinkfence.stores.sql import SqlStore
 from sinkfence.stores.sql import aio as sql_aio
+from sinkfence_trials.servers.pooler import PGBOUNCER, pgbouncer
 
 JOB = "invoice-42"
 

@@ -21,7 +21,7 @@ import pytest
 from celery import Celery
 
 import sinkfence_postgres
-from sinkfence.demo.servers import binaries
+from sinkfence_trials.servers import binaries
 
 HERE = Path(__file__).parent
 

@@ -19,13 +19,13 @@ import requests
 
 import sinkfence_postgres
 from sinkfence import Leases, StaleToken, Token
-from sinkfence.demo.servers.postgres import PostgresServer
-from sinkfence.demo.servers.s3 import S3Server
 from sinkfence.stores.sql import SqlStore
 from sinkfence_http import Fence, HostGate, TrustedNetwork, wsgi
 from sinkfence_http.requests_adapter import FencedAdapter, HttpSink
 from sinkfence_postgres import PostgresSink, once
 from sinkfence_s3 import FencedBucket
+from sinkfence_trials.servers.postgres import PostgresServer
+from sinkfence_trials.servers.s3 import S3Server
 
 JOB = "invoice-42"
 
@@ -33,7 +33,7 @@ WORKER = """
 import asyncio, json, sys, threading
 import psycopg, requests
 from sinkfence import Leases, LeaseLost, aio
-from sinkfence.demo.servers.s3 import S3Server
+from sinkfence_trials.servers.s3 import S3Server
 from sinkfence.stores.sql import SqlStore
 from sinkfence.stores.sql import aio as sql_aio
 from sinkfence_http.requests_adapter import FencedAdapter, HttpSink

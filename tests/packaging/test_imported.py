@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-OURS = {"sinkfence", "sinkfence_postgres", "sinkfence_s3", "sinkfence_http"}
+OURS = {"sinkfence", "sinkfence_postgres", "sinkfence_s3", "sinkfence_http", "sinkfence_trials"}
 DRIVERS = {"psycopg", "psycopg2", "asyncpg"}  # SQLAlchemy imports these, as a URL names them
 CONTESTANTS = {  # of benchmarks; they needn't be installed
     "exactly_once": ["exactly-once"],

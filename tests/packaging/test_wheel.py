@@ -1,4 +1,4 @@
-"""What is published: a wheel of both roots, complete, and standard library alone where it has to be."""
+"""What is published: a wheel of the three roots, complete, and standard library alone where it has to be."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("sinkfence", "sinkfence_postgres", "sinkfence_s3", "sinkfence_http")
+PACKAGES = ("sinkfence", "sinkfence_postgres", "sinkfence_s3", "sinkfence_http", "sinkfence_trials")
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +25,11 @@ def wheel(built: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def test_the_wheel_has_what_the_checkout_has(wheel: zipfile.ZipFile) -> None:
-    """Every file of both roots is in the wheel, at its import path, and nothing else but metadata."""
+    """Every file of the three roots is in the wheel, at its import path, and nothing else but metadata."""
     there = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert there == {
         str(path.relative_to(root))
-        for root in (ROOT / "src", ROOT / "adapters")
+        for root in (ROOT / "src", ROOT / "adapters", ROOT / "trials")
         for path in root.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }

@@ -20,11 +20,11 @@ import sqlalchemy as sa
 from sqlalchemy.ext import asyncio as sa_aio
 
 import sinkfence_postgres
-from sinkfence.demo.servers import binaries
-from sinkfence.demo.servers.cluster import Cluster
-from sinkfence.demo.servers.postgres import PostgresServer
-from sinkfence.demo.servers.supervised import supervised
 from sinkfence.tokens import Token
+from sinkfence_trials.servers import binaries
+from sinkfence_trials.servers.cluster import Cluster
+from sinkfence_trials.servers.postgres import PostgresServer
+from sinkfence_trials.servers.supervised import supervised
 
 sys.path.insert(0, str(Path(__file__).parent))
 

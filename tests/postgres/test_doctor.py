@@ -13,11 +13,11 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sa_aio
 
-from sinkfence.demo.servers import binaries
-from sinkfence.demo.servers.postgres import postgres
 from sinkfence.errors import NotEnforced
 from sinkfence_postgres import aio, doctor, guard, install, protect
 from sinkfence_postgres.doctor import _locks
+from sinkfence_trials.servers import binaries
+from sinkfence_trials.servers.postgres import postgres
 
 NOTHING = contextlib.nullcontext()
 

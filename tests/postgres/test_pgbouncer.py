@@ -12,9 +12,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from sinkfence.demo.servers.pooler import PGBOUNCER, pgbouncer
 from sinkfence.errors import NotEnforced, StaleToken
 from sinkfence_postgres import PostgresSink, guard, once, transaction
+from sinkfence_trials.servers.pooler import PGBOUNCER, pgbouncer
 
 pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason="not run: there is no pgbouncer on the PATH")
 

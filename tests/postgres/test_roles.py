@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from sinkfence.demo.servers.postgres import postgres
 from sinkfence.errors import SchemaMismatch, StaleToken
 from sinkfence_postgres import PostgresSink, install, transaction
+from sinkfence_trials.servers.postgres import postgres
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from sinkfence.torture import checker
-from sinkfence.torture.history import Event, History, read
+from sinkfence_trials import checker
+from sinkfence_trials.history import Event, History, read
 
 TTL = 10.0
 

@@ -11,7 +11,7 @@ import pytest
 from mutants import HOSTS, HTTP, LEASES, MANAGERS, MODES, MUTANTS, POSTGRES, S3
 from mutants.mutant import ROOT, Copy, Edit
 
-from sinkfence.demo.servers.postgres import postgres
+from sinkfence_trials.servers.postgres import postgres
 
 SCENES = sorted({mutant.scene for mutant in MUTANTS})
 INVARIANTS = [f"S{n}" for n in range(1, 8)] + [f"D{n}" for n in range(1, 10)] + ["L1", "L2", "L3", "L4", "L5"]

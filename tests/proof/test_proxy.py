@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from sinkfence.torture.proxy import FaultProxy
+from sinkfence_trials.torture.proxy import FaultProxy
 
 PATIENCE = 10
 

@@ -9,11 +9,11 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from sinkfence.demo.servers import binaries
-from sinkfence.demo.servers.supervised import supervised
 from sinkfence.errors import Conflict, IdempotencyMismatch, JobMismatch, NotEnforced, StaleToken
 from sinkfence.tokens import Token
 from sinkfence_s3 import FencedBucket, doctor
+from sinkfence_trials.servers import binaries
+from sinkfence_trials.servers.supervised import supervised
 
 LOW = 3_000_000_000
 A, B = Token("j", LOW + 1, "a:1"), Token("j", LOW + 2, "b:1")

@@ -9,9 +9,9 @@ import os
 import signal
 import sys
 
-from sinkfence.demo.servers.postgres import postgres
-from sinkfence.demo.servers.s3 import GRPC, s3
-from sinkfence.demo.servers.supervisor import children
+from sinkfence_trials.servers.postgres import postgres
+from sinkfence_trials.servers.s3 import GRPC, s3
+from sinkfence_trials.servers.supervisor import children
 
 with postgres() as database, contextlib.ExitStack() as more:
     assert database.cluster is not None

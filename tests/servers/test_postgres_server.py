@@ -12,9 +12,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from sinkfence.demo.servers import binaries, supervised
-from sinkfence.demo.servers.postgres import postgres
-from sinkfence.demo.servers.supervised import ServerError
+from sinkfence_trials.servers import binaries, supervised
+from sinkfence_trials.servers.postgres import postgres
+from sinkfence_trials.servers.supervised import ServerError
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -138,7 +138,7 @@ def test_a_disk_without_room_is_said(places: Path, monkeypatch) -> None:
 
 def test_a_server_that_does_not_start_is_quoted(places: Path, monkeypatch) -> None:
     """Whatever else goes wrong, the error ends with what the server said, and nothing stays."""
-    from sinkfence.demo.servers import cluster
+    from sinkfence_trials.servers import cluster
 
     monkeypatch.setattr(cluster, "SETTINGS", cluster.SETTINGS | {"shared_buffers": "nonsense"})
     with pytest.raises(ServerError, match=r'stopped while starting.*\n.*"nonsense"'), postgres():

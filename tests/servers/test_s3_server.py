@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
-from sinkfence.demo.servers import binaries
-from sinkfence.demo.servers.s3 import s3
-from sinkfence.demo.servers.supervised import ServerError
+from sinkfence_trials.servers import binaries
+from sinkfence_trials.servers.s3 import s3
+from sinkfence_trials.servers.supervised import ServerError
 
 
 def test_writes_are_conditional(s3_client, bucket_name, prefix) -> None:

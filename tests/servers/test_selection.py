@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from sinkfence.demo.servers import binaries
+from sinkfence_trials.servers import binaries
 
 
 @pytest.fixture

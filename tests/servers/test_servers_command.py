@@ -12,7 +12,7 @@ import boto3
 import psycopg
 import pytest
 
-COMMAND = [sys.executable, "-m", "sinkfence.demo.servers"]
+COMMAND = [sys.executable, "-m", "sinkfence_trials.servers"]
 
 
 def test_what_it_prints_reaches_its_servers_until_it_is_interrupted() -> None:
@@ -55,4 +55,4 @@ def test_another_word_is_a_wrong_usage() -> None:
     """A kind that it does not know ends it with the usage, and code 2."""
     ran = subprocess.run([*COMMAND, "redis"], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert "python -m sinkfence.demo.servers [postgres] [s3]" in ran.stderr
+    assert "python -m sinkfence_trials.servers [postgres] [s3]" in ran.stderr

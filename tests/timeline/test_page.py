@@ -9,12 +9,12 @@ from itertools import pairwise
 
 import pytest
 
-from sinkfence import timeline
-from sinkfence.timeline.picture import picture
-from sinkfence.timeline.plan import NARROW, WIDE
-from sinkfence.timeline.scenes import Scenes, scenes
-from sinkfence.torture.checker import Violation, check
-from sinkfence.torture.history import Event
+from sinkfence_trials import timeline
+from sinkfence_trials.checker import Violation, check
+from sinkfence_trials.history import Event
+from sinkfence_trials.timeline.picture import picture
+from sinkfence_trials.timeline.plan import NARROW, WIDE
+from sinkfence_trials.timeline.scenes import Scenes, scenes
 
 JOB = "reports/latest"
 CLOCK = 1_700_000_000.0

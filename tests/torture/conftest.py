@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from sinkfence.torture.nursery import Nursery
+from sinkfence_trials.torture.nursery import Nursery
 
 
 @pytest.fixture(scope="package")

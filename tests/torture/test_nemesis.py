@@ -14,15 +14,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from sinkfence.torture.nemesis import KINDS
-from sinkfence.torture.nursery import Nursery
-from sinkfence.torture.places import Bucket, Places, places
-from sinkfence.torture.run import Run
-from sinkfence.torture.sabotage import SABOTAGES
-from sinkfence.torture.serving import Service
-from sinkfence.torture.show import Wanted, torture
-from sinkfence.torture.trial import Trial
-from sinkfence.torture.verdict import FINE, judge
+from sinkfence_trials.torture.nemesis import KINDS
+from sinkfence_trials.torture.nursery import Nursery
+from sinkfence_trials.torture.places import Bucket, Places, places
+from sinkfence_trials.torture.run import Run
+from sinkfence_trials.torture.sabotage import SABOTAGES
+from sinkfence_trials.torture.serving import Service
+from sinkfence_trials.torture.show import Wanted, torture
+from sinkfence_trials.torture.trial import Trial
+from sinkfence_trials.torture.verdict import FINE, judge
 
 PROGRAM = "from sinkfence.cli import main; main()"
 

@@ -13,11 +13,11 @@ import pytest
 from botocore.exceptions import HTTPClientError
 
 from sinkfence.tokens import Token
-from sinkfence.torture.destinations import Documents, Write
-from sinkfence.torture.history import History, read
-from sinkfence.torture.observer import Observer
-from sinkfence.torture.places import Bucket
-from sinkfence.torture.proxy import FaultProxy
+from sinkfence_trials.history import History, read
+from sinkfence_trials.torture.destinations import Documents, Write
+from sinkfence_trials.torture.observer import Observer
+from sinkfence_trials.torture.places import Bucket
+from sinkfence_trials.torture.proxy import FaultProxy
 
 JOBS = ["torture/seen/first", "torture/seen/second"]
 

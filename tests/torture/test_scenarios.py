@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from sinkfence.torture.nursery import Nursery
-from sinkfence.torture.places import Bucket, Places, places
-from sinkfence.torture.run import Run
-from sinkfence.torture.scenarios import SCENARIOS, Scenario, Verdict, clocks, perform, pooled
-from sinkfence.torture.scenarios.scene import Scene
+from sinkfence_trials.torture.nursery import Nursery
+from sinkfence_trials.torture.places import Bucket, Places, places
+from sinkfence_trials.torture.run import Run
+from sinkfence_trials.torture.scenarios import SCENARIOS, Scenario, Verdict, clocks, perform, pooled
+from sinkfence_trials.torture.scenarios.scene import Scene
 
 PAGE = Path(__file__).parents[2] / "docs/reference/torture-scenarios.md"
 

@@ -47,8 +47,8 @@ def demo(
     need(NEEDS, "demo")
     import rich.console
 
-    from sinkfence.demo.record import Record
-    from sinkfence.demo.show import show
+    from sinkfence_trials.demo.record import Record
+    from sinkfence_trials.demo.show import show
 
     if timeline is not None and not timeline.parent.is_dir():
         raise typer.BadParameter(f"{timeline.parent} is no folder", param_hint="--timeline")
@@ -61,9 +61,9 @@ def demo(
 
 def draw(path: Path, lines: list[dict[str, Any]], how: str) -> None:
     """Write the page of a story."""
-    from sinkfence import timeline
-    from sinkfence.torture.checker import check
-    from sinkfence.torture.history import Event
+    from sinkfence_trials import timeline
+    from sinkfence_trials.checker import check
+    from sinkfence_trials.history import Event
 
     events = [Event(**line) for line in lines]
     timeline.write(path, events, check(events), f"A paused worker comes back, {how}")

@@ -15,8 +15,8 @@ from sinkfence.cli.mistakes import Mistake, reaching
 from sinkfence.cli.output import put_report
 from sinkfence.cli.places import AsJson, database, lease_store
 from sinkfence.findings import Report
-from sinkfence.lease import Lease
 from sinkfence.leases import Leases
+from sinkfence.leases.lease import Lease
 from sinkfence_http.doctor import JOB, METHOD
 
 commands: Final = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=CODES)

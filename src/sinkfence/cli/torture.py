@@ -85,10 +85,10 @@ def torture(  # noqa: PLR0917 - as typer has it
     if context.invoked_subcommand is not None:
         return
     need(NEEDS, "demo")
-    from sinkfence.torture import show
-    from sinkfence.torture.places import Bucket
-    from sinkfence.torture.sabotage import SABOTAGES
-    from sinkfence.torture.scenarios import SCENARIOS
+    from sinkfence_trials.torture import show
+    from sinkfence_trials.torture.places import Bucket
+    from sinkfence_trials.torture.sabotage import SABOTAGES
+    from sinkfence_trials.torture.scenarios import SCENARIOS
 
     if (bucket is None) != (endpoint is None):
         raise Mistake("--bucket and --endpoint go together")
@@ -128,7 +128,7 @@ def check(
     Example:
       sinkfence torture check ./what-was-kept
     """
-    from sinkfence.torture.verdict import judge
+    from sinkfence_trials.torture.verdict import judge
 
     try:
         verdict = judge(folder)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bench.peers.scenes import NAMES, Seen, missing, play, redis_server, version
-from sinkfence.demo.servers.postgres import postgres
+from sinkfence_trials.servers.postgres import postgres
 
 HEAD = """\
 | package | the successor | late write to the user's row | late completion | the late worker heard |

@@ -22,7 +22,7 @@ from pathlib import Path
 import psycopg
 
 from bench.peers.stage import TABLE
-from sinkfence.demo.servers.postgres import PostgresServer
+from sinkfence_trials.servers.postgres import PostgresServer
 
 HERE = Path(__file__).parent
 NAMES = ["sinkfence", "fencekit", "mithril_locks", "exactly_once", "idemkit", "procrastinate", "pgqueuer"]

@@ -219,7 +219,7 @@ LEASES: tuple[Mutant, ...] = (
         "the program goes on as if its work had been taken",
         (
             Edit(
-                "src/sinkfence/leases.py",
+                "src/sinkfence/leases/manager.py",
                 "drive(here.leave(held, error))\n            raise\n        drive(here.leave",
                 "drive(here.leave(held, error))\n            return\n        drive(here.leave",
             ),

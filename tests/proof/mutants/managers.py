@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from mutants.mutant import Edit, Mutant
 
-HEARTBEAT = "src/sinkfence/heartbeat.py"
-TENURE = "src/sinkfence/tenure.py"
-HOLDER = "src/sinkfence/holder.py"
-ARMING = "src/sinkfence/arming.py"
-ASKING = "src/sinkfence/asking.py"
+HEARTBEAT = "src/sinkfence/leases/heartbeat.py"
+TENURE = "src/sinkfence/leases/tenure.py"
+HOLDER = "src/sinkfence/leases/holder.py"
+ARMING = "src/sinkfence/leases/arming.py"
+ASKING = "src/sinkfence/leases/asking.py"
 OBSERVE = "src/sinkfence/observe.py"
 STEPS = "src/sinkfence/steps.py"
 
@@ -301,7 +301,7 @@ MANAGERS: tuple[Mutant, ...] = (
         "managers.one_hangs",
         "L5",
         "one thread whose connection is dead keeps all others of the process from the job",
-        (Edit("src/sinkfence/turns.py", "now - other.since < TURN and not last", "not last"),),
+        (Edit("src/sinkfence/leases/turns.py", "now - other.since < TURN and not last", "not last"),),
     ),
     Mutant(
         "a release is waited for without end",
@@ -310,7 +310,7 @@ MANAGERS: tuple[Mutant, ...] = (
         "a store that hangs keeps every worker at the end of its body",
         (
             Edit(
-                "src/sinkfence/patience.py",
+                "src/sinkfence/leases/patience.py",
                 "return within(lambda: self._store.release(token))",
                 "return self._store.release(token)",
             ),

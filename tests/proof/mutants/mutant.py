@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-SHIPPED = ("sinkfence", "sinkfence_postgres", "sinkfence_s3", "sinkfence_http")
+SHIPPED = ("sinkfence", "sinkfence_postgres", "sinkfence_s3", "sinkfence_http", "sinkfence_trials")
+ROOTS = ("src", "adapters", "trials")
 USERS = ("mutants.scenes", "real_sinks", "real_stores")
 """What of the tests uses the library, and must find the copy."""
 
@@ -52,7 +53,7 @@ class Copy:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._times = itertools.count(1)
-        for root in ("src", "adapters"):
+        for root in ROOTS:
             shutil.copytree(ROOT / root, folder / root, ignore=shutil.ignore_patterns("demo", "__pycache__"))
 
     @contextmanager
@@ -98,7 +99,7 @@ def imported_anew(packages: Collection[str], folder: Path) -> Generator[None]:
 
     before = {name: sys.modules.pop(name) for name in loaded()}
     settings = sys.path.copy(), sys.pycache_prefix, sys.dont_write_bytecode
-    sys.path[:0] = [str(folder / "src"), str(folder / "adapters")]
+    sys.path[:0] = [str(folder / root) for root in ROOTS]
     sys.pycache_prefix, sys.dont_write_bytecode = str(folder / "compiled"), False
     try:
         yield

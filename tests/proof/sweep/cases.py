@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from sinkfence.tokens import Token
-from sinkfence.torture.checker import Violation, check
-from sinkfence.torture.proxy import FaultProxy, Stop
-from sinkfence.torture.proxy import Place as Message
+from sinkfence_trials.checker import Violation, check
+from sinkfence_trials.torture.proxy import FaultProxy, Stop
+from sinkfence_trials.torture.proxy import Place as Message
 from sweep.diary import Diary, Effect
 
 PATIENCE = 60

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from sinkfence.errors import LeaseLost, OutcomeUnknown, StaleToken
 from sinkfence.tokens import Token
-from sinkfence.torture.history import Event, Type
+from sinkfence_trials.history import Event, Type
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sinkfence.torture.proxy import FaultProxy
+from sinkfence_trials.torture.proxy import FaultProxy
 from sweep.cases import Case, Place, Stage, messages
 
 STEP = "the step"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sinkfence.torture.proxy import FaultProxy
+from sinkfence_trials.torture.proxy import FaultProxy
 from sweep.cases import Case, Place, Stage, Then, messages
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from sinkfence.errors import Conflict, LeaseHeld, LeaseLost, NotArmed, NotEnforced, StaleToken
 from sinkfence.tokens import Token
-from sinkfence.torture.checker import check
-from sinkfence.torture.history import Event, Type
+from sinkfence_trials.checker import check
+from sinkfence_trials.history import Event, Type
 
 JOB = "mutant"
 BASE = 3_000_000_000

@@ -11,7 +11,7 @@ from mutants.scenes import Ground, Scene
 from sinkfence import Leases
 from sinkfence.errors import LeaseLost
 from sinkfence.grants import Grant, Renewals
-from sinkfence.lease import Lease
+from sinkfence.leases.lease import Lease
 from sinkfence.marks import MemoryMarks
 from sinkfence.stores.memory import MemoryStore
 from sinkfence.testing import HandClock

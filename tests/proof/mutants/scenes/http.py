@@ -16,13 +16,13 @@ from mutants.scenes.shops import Draining, Shop, body_of
 from mutants.scenes.tables import Table
 from sinkfence.errors import NotEnforced, OutcomeUnknown, StaleToken
 from sinkfence.tokens import Token
-from sinkfence.torture.proxy import FaultProxy
 from sinkfence_http import Fence, SignedTokens, TrustedNetwork, VerificationKey, aio, asgi, wire, wsgi
 from sinkfence_http.calls import Caller
 from sinkfence_http.requests_adapter import FencedAdapter
 from sinkfence_http.signer import TokenSigner
 from sinkfence_postgres import PostgresSink, transaction
 from sinkfence_postgres.aio import PostgresSink as AsyncSink
+from sinkfence_trials.torture.proxy import FaultProxy
 
 
 def takeover(ground: Ground) -> Scene:

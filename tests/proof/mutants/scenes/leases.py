@@ -16,7 +16,7 @@ from sinkfence import Leases
 from sinkfence.errors import LeaseHeld, StaleToken
 from sinkfence.marks import MemoryMarks
 from sinkfence.tokens import Token
-from sinkfence.torture.history import Event
+from sinkfence_trials.history import Event
 
 
 @in_a_store()

@@ -294,7 +294,7 @@ def one_hangs(scene: Hand) -> None:
 @contextmanager
 def impatient() -> Generator[None]:
     """Inside, nobody waits long."""
-    with patch("sinkfence.patience.PATIENCE", 0.05):
+    with patch("sinkfence.leases.patience.PATIENCE", 0.05):
         yield
 
 
@@ -329,8 +329,8 @@ def one_batch_hangs(ground: Ground) -> Scene:
             return super().renew_many(wanted)
 
     with (
-        patch("sinkfence.heartbeat.PATIENCE", 0.0),
-        patch("sinkfence.heartbeat.LEAST_PATIENCE", 0.05),
+        patch("sinkfence.leases.heartbeat.PATIENCE", 0.0),
+        patch("sinkfence.leases.heartbeat.LEAST_PATIENCE", 0.05),
         Leases(Hangs(), ttl=60, heartbeat=0.05).hold(scene.job),
     ):
         if not answered.wait(10):

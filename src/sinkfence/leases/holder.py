@@ -1,0 +1,252 @@
+"""What one process does with leases: takes them, arms sinks under them, leaves them."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Generic
+
+from sinkfence import observe
+from sinkfence.errors import LeaseHeld, LeaseLost, StaleToken
+from sinkfence.grants import Asked, Grant, Store, fresh_owner
+from sinkfence.leases.arming import repairing
+from sinkfence.leases.heartbeat import Heartbeat, L, OnLost
+from sinkfence.leases.lease import releasing
+from sinkfence.leases.patience import PATIENCE, PATIENCE_WHEN_LOST, together
+from sinkfence.leases.tenure import COMPLETED, RELEASED, Loss, Tenure
+from sinkfence.leases.turns import Turns
+from sinkfence.observe import log
+from sinkfence.sinks import AsyncSink, Sink
+from sinkfence.steps import Steps
+from sinkfence.terms import Clock
+from sinkfence.tokens import Token
+
+MOST_REPAIRS: Final = 2
+CLOSED: Final = "these Leases are closed: make new ones"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means(Generic[L]):
+    """How leases are worked with here: by threads, or by an event loop, which awaits what these return."""
+
+    store: Asked
+    beats: Store
+    """The same records, for the heartbeat's thread."""
+    lease: Callable[[Tenure], L]
+    arm: Callable[[Any, Token], Any]
+    pause: Callable[[float], Any]
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Generic[L]):
+    """A lease, as its user sees it and as we do."""
+
+    lease: L
+    tenure: Tenure
+
+
+class Holder(Generic[L]):
+    """Made on first use in each process: after a fork nothing of the parent's is touched."""
+
+    def __init__(self, means: Means[L], label: str | None, on_lost: OnLost[L] | None) -> None:
+        self._means = means
+        self._store = means.store
+        self._label = label
+        self._clock = means.clock
+        self._heartbeat = Heartbeat(means.beats, on_lost, means.clock)
+        self._lock = threading.Lock()
+        # The jobs that one of this process is asking for.
+        self._turns = Turns()
+        self._closed = False
+        # Weakly: a lease without a heartbeat that its user has dropped is left to run out.
+        self._tenures: weakref.WeakSet[Tenure] = weakref.WeakSet()
+
+    def acquire(self, job_id: str, ttl: float, wait: float) -> Steps[Held[L]]:
+        """Acquire the job, trying for `wait` seconds. See `Leases.acquire`."""
+        give_up = self._clock() + wait
+        held_since: float | None = None
+        owner = fresh_owner(self._label)  # one for this call: a repetition finds what an earlier sending got
+        while True:
+            self._refuse_closed()
+            asked = self._clock()
+            try:
+                grant = yield from self._ask(job_id, owner, ttl, give_up)
+            except LeaseHeld as held:
+                now = self._clock()
+                held_since = now if held_since is None else held_since
+                if now >= give_up:
+                    raise
+                retry_after = held.retry_after
+            else:
+                if grant is not None:
+                    break
+                retry_after = 1.0
+            # It may be released before it runs out; and others that wait should look at other moments.
+            look_again = max(min(retry_after, 1.0), 0.02) * random.uniform(0.5, 1.0)  # noqa: S311
+            yield partial(self._means.pause, max(min(give_up - self._clock(), look_again), 0.0))
+        taken = self._take(grant, asked, ttl)
+        try:
+            self._refuse_closed()
+            if taken.tenure.remaining() <= 0:
+                raise LeaseLost(grant.token, "the answer of the lease store took longer than the ttl")
+            observe.acquired(grant.token, None if held_since is None else self._clock() - held_since)
+        except BaseException:  # whatever it is, a handler's exit too: nobody would have what was granted
+            yield from self._give_up(taken.tenure)
+            raise
+        return taken
+
+    def arm(self, held: Held[L], interval: float, sinks: Sequence[Sink | AsyncSink]) -> Steps[Held[L]]:
+        """Start the heartbeat, then arm the sinks; return what is held then, under a new token perhaps.
+
+        Whatever goes wrong, the lease is released and the error raised. What was armed stays armed, which
+        is harmless: the next generation is higher.
+        """
+        repairs = 0
+        while True:
+            try:
+                self._refuse_closed()
+                # Before arming: a sink may keep us waiting for longer than the ttl.
+                self._heartbeat.add(held.tenure, interval)
+                for sink in sinks:
+                    # The token and not the lease: a refusal is answered here, and nobody has the lease yet.
+                    yield partial(self._means.arm, sink, held.lease.token)
+                return held
+            except StaleToken as stale:
+                if stale.token != held.tenure.token or repairs == MOST_REPAIRS:
+                    yield from self._give_up(held.tenure)
+                    raise
+                repaired = yield from self._replace(held.tenure, stale)
+                if repaired is None:
+                    raise
+                held, repairs = repaired, repairs + 1
+            except BaseException:
+                yield from self._give_up(held.tenure)
+                raise
+
+    def leave(self, held: Held[L], error: BaseException | None) -> Steps[None]:
+        """End what the body held, however it ended. See `Leases.hold`.
+
+        Raises:
+            LeaseLost: the body ended without an error, and the job is somebody else's.
+        """
+        tenure = held.tenure
+        # A body that nobody left before the interpreter's exit: threads stand still, with what they locked.
+        if sys.is_finalizing():
+            return
+        # In a child that was forked inside the body the lease is the parent's, who goes on with it.
+        if tenure.is_forked or tenure.end in {RELEASED, COMPLETED}:
+            return
+        if isinstance(error, StaleToken) and error.token == tenure.token:
+            held.lease.lose(error)
+            with together(PATIENCE):
+                yield from self._make_room(tenure, error)
+            return
+        was_ours = tenure.remaining() > 0
+        try:
+            # What is over anyway, this side need not wait for as long.
+            with together(PATIENCE if was_ours else PATIENCE_WHEN_LOST):
+                yield from releasing(self._store, tenure)
+        except Exception as failed:
+            # Within its term the lease was ours to the end of the body, whose work is good: it runs out.
+            if error is None and (isinstance(failed, LeaseLost) or not was_ours):
+                raise
+            log.warning("leaving job %r: %s", held.lease.job_id, failed)
+
+    def close(self, timeout: float) -> list[Exception]:
+        """Release what is held and end the heartbeat's threads; return what went wrong."""
+        with self._lock:
+            self._closed = True
+            held = [tenure for tenure in self._tenures if tenure.remaining() > 0]
+        until = self._clock() + timeout
+        # All of them first: what the store keeps us from releasing must not go on being renewed.
+        for tenure in held:
+            tenure.finish(RELEASED, None)
+        errors: list[Exception] = []
+
+        def release() -> None:
+            for tenure in held:
+                try:
+                    self._means.beats.release(tenure.token)
+                except LeaseLost:
+                    pass  # somebody else's by now, which is what releasing is for
+                except Exception as error:  # noqa: BLE001 - the others are released all the same
+                    errors.append(error)
+
+        # On a thread, as the store may take as long as it likes; a daemon, as then nobody waits for it.
+        releasing = threading.Thread(target=release, name="sinkfence-close", daemon=True)
+        releasing.start()
+        releasing.join(timeout)
+        if releasing.is_alive():
+            return [*errors, TimeoutError(f"the lease store did not answer within {timeout:g} s")]
+        self._heartbeat.stop(max(until - self._clock(), 0.0))
+        return errors
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise RuntimeError(CLOSED)
+
+    def _ask(self, job_id: str, owner: str, ttl: float, give_up: float) -> Steps[Grant | None]:
+        now = self._clock()
+        turn = self._turns.take(job_id, now, last=now >= give_up)
+        if turn is None:
+            return None  # another of this process is asking, and there is time
+        try:
+            grant: Grant = yield partial(self._store.acquire, job_id, owner, ttl)
+            return grant
+        finally:
+            self._turns.end(turn)
+
+    def _take(self, grant: Grant, asked: float, ttl: float) -> Held[L]:
+        tenure = Tenure(grant, asked, ttl, self._clock)
+        lease = self._means.lease(tenure)
+
+        def ended(loss: Loss | None) -> None:
+            if loss is not None:
+                observe.lost(tenure.token, loss)
+            self._heartbeat.ended(tenure, lease, loss)
+
+        tenure.ended = ended
+        with self._lock:
+            self._tenures.add(tenure)
+        return Held(lease, tenure)
+
+    def _replace(self, tenure: Tenure, stale: StaleToken) -> Steps[Held[L] | None]:
+        # Ended first: the heartbeat would report the old token as lost when it is only replaced.
+        tenure.finish("a sink refused to be armed by it", None)
+        grant = None
+        asked = self._clock()
+        try:
+            fresh = fresh_owner(self._label)
+            grant = yield from repairing(self._store, tenure.token, stale, fresh, tenure.ttl)
+        finally:
+            if grant is None:
+                yield from self._release_quietly(tenure.token)
+        return self._take(grant, asked, tenure.ttl) if grant else None
+
+    def _give_up(self, tenure: Tenure) -> Steps[None]:
+        tenure.finish("it was given up before the body", None)
+        yield from self._release_quietly(tenure.token)
+
+    def _make_room(self, tenure: Tenure, stale: StaleToken) -> Steps[None]:
+        # Where the store has gone back, the next owner would be refused like this one, and the next.
+        grant = None
+        try:
+            fresh = fresh_owner(self._label)
+            grant = yield from repairing(self._store, tenure.token, stale, fresh, tenure.ttl)
+        except Exception as failed:  # noqa: BLE001 - it must not take the place of the body's own error
+            log.warning("job %r was not raised above a refusal: %s", tenure.token.job_id, failed)
+        yield from self._release_quietly(grant.token if grant else tenure.token)
+
+    def _release_quietly(self, token: Token) -> Steps[None]:
+        try:
+            yield partial(self._store.release, token)
+        except LeaseLost:
+            pass  # somebody else's by now
+        except Exception as failed:  # noqa: BLE001 - it runs out by itself
+            log.warning("job %r was not released and runs out by itself: %s", token.job_id, failed)

@@ -1,0 +1,87 @@
+"""One PostgreSQL data folder and the process on it: made, started, crashed, started again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from sinkfence_trials.servers.supervised import Supervised, User
+
+SETTINGS: Final = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",  # their paths may have 107 bytes, and TMPDIR may be longer
+    # Always: a killed server that loses an acknowledged commit would make every test of fencing lie.
+    "synchronous_commit": "on",
+    "max_connections": "200",
+    "shared_buffers": "32MB",
+    # In the data folder and not in /dev/shm, where a killed server would leave it.
+    "dynamic_shared_memory_type": "mmap",
+}
+
+
+class Cluster:
+    """A data folder and its server, which runs from `start` to `kill`."""
+
+    def __init__(
+        self, process: Supervised, programs: Path, user: User | None, port: int, *, durable: bool
+    ) -> None:
+        self.programs = programs
+        """The folder of PostgreSQL's programs."""
+        self.user = user
+        """Whom they run as, where it isn't ourselves."""
+        self.port = port
+        self.data: Path = process.folder / "data"
+        self.pid: int = 0
+        """The server's process id (the postmaster's); another one after each start."""
+        self._process = process
+        # These two protect against a crash of the machine, not of the server.
+        safe = "on" if durable else "off"
+        self._settings = SETTINGS | {"port": str(port), "fsync": safe, "full_page_writes": safe}
+
+    def initialize(self, password: str) -> None:
+        """Make the data folder (initdb), with a superuser `postgres` of this password.
+
+        Raises:
+            ServerError: it could not be made.
+        """
+        secret = self._process.folder / "password"
+        with open(os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(password)
+        if self.user is not None:
+            os.chown(secret, *self.user)
+        options = [
+            "--username=postgres",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--no-sync",
+        ]
+        command = [self.programs / "initdb", "-D", self.data, f"--pwfile={secret}", *options]
+        self._process.start(command, user=self.user)
+        self._process.wait(lambda code: code == 0)
+        secret.unlink()
+
+    def start(self) -> None:
+        """Start the server; after `kill` it comes back on the same folder and port, and recovers.
+
+        Raises:
+            ServerError: the port is taken, the disk is full, or whatever else the server says.
+        """
+        settings = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
+        command = [self.programs / "postgres", "-D", self.data, *settings]
+        self.pid = self._process.start(command, user=self.user, polite=True)
+        self._process.wait(self._ready)
+
+    def _ready(self, code: int | None) -> bool:
+        # The first line is the server's pid, the eighth its state. After a crash the file of the server that
+        # was killed stays until the new one has written its own.
+        try:
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        return code is None and lines[:1] == [str(self.pid)] and lines[7:8] == ["ready   "]
+
+    def kill(self) -> None:
+        """SIGKILL the server and its backends; return when they have gone."""
+        self._process.ask(do="kill")

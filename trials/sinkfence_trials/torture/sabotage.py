@@ -1,0 +1,142 @@
+"""Workers that go round the check in one way each, so that one sees that a run can fail."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final, cast
+
+from sinkfence.errors import LeaseHeld
+from sinkfence.grants import Grant, Store
+from sinkfence.stores.sql import SqlStore
+from sinkfence.tokens import Token
+from sinkfence_trials.torture.destinations import SINKS, Destination
+from sinkfence_trials.torture.victim import Moment
+
+
+class Honest:
+    """No sabotage: each way of going round the check is a method that is overridden."""
+
+    caught_by = ""
+    """The invariant that has to catch it."""
+    is_late: bool = True
+    """Whether it is the saboteur who is made late, or all others."""
+    networks: tuple[str, ...] = ("postgres",)
+    """Where requests are held, to be late."""
+    sinks_of_all: tuple[str, ...] = SINKS
+    """Where all workers write: they have to meet there."""
+    until: Moment = "written"
+    """Until when whatever is late is late."""
+
+    def store(self, store: SqlStore) -> Store:
+        """Return the store that leases come from."""
+        return store
+
+    def sinks(self, sinks: dict[str, Destination]) -> dict[str, Destination]:
+        """Return the destinations."""
+        return sinks
+
+    def token(self, token: Token) -> Token:
+        """Return what is shown to the destinations."""
+        return token
+
+    def arms(self, sink: str) -> bool:
+        """Whether a destination is armed."""
+        return True
+
+    def ponder(self) -> None:
+        """Think, between reading and writing."""
+
+    def name(self, step: str) -> str:
+        """Return what a step is called."""
+        return step
+
+
+class NoCheck(Honest):
+    """Writes its rows in a transaction that nothing guards."""
+
+    caught_by = "D9"
+
+    def sinks(self, sinks: dict[str, Destination]) -> dict[str, Destination]:
+        ledger = sinks["postgres"]
+        ledger.fenced = False
+        return {"postgres": ledger}
+
+
+class ForgedGeneration(Honest):
+    """Shows a number that nobody has given it."""
+
+    caught_by = "D2"
+
+    def token(self, token: Token) -> Token:
+        return Token(token.job_id, token.generation + 1, token.owner)
+
+
+class NoArm(Honest):
+    """Reads before the destination knows of it, so that what the owner before still writes is overwritten."""
+
+    caught_by = "D3"
+    is_late = False
+    networks: tuple[str, ...] = ("s3",)
+    sinks_of_all: tuple[str, ...] = ("s3",)
+    until: Moment = "taken over"
+
+    def arms(self, sink: str) -> bool:
+        return False
+
+    def ponder(self) -> None:
+        time.sleep(0.7)
+
+    def name(self, step: str) -> str:
+        return f"{step}, again"  # under the name that all use, the step of the owner before would be seen
+
+
+class ClientClockStore(Honest):
+    """Judges by its own clock, which is ten seconds ahead, whose lease has run out."""
+
+    caught_by = "S2"
+
+    def store(self, store: SqlStore) -> Store:
+        return cast("Store", _ByClientClock(store))
+
+
+class _ByClientClock:
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
+        from sinkfence.stores.sql.dialects import Query
+
+        sql = """
+            UPDATE sinkfence_lease SET generation = generation + 1, owner = :owner,
+                   lease_until = to_timestamp(:now + :ttl)
+             WHERE job_id = :job_id AND state = 'open' AND lease_until <= to_timestamp(:now)
+            RETURNING generation, lease_until"""
+        now = time.time() + 10
+        rows = self._store.fetch(Query(sql, {"job_id": job_id, "owner": owner, "ttl": ttl, "now": now}))
+        if not rows:
+            raise LeaseHeld(job_id, None, 0.1)
+        return Grant(Token(job_id, rows[0][0], owner), rows[0][1])
+
+
+class UnfencedS3(Honest):
+    """Its PUTs carry no condition."""
+
+    caught_by = "D9"
+    networks: tuple[str, ...] = ("s3",)
+
+    def sinks(self, sinks: dict[str, Destination]) -> dict[str, Destination]:
+        documents = sinks["s3"]
+        documents.fenced = False
+        return {"s3": documents}
+
+
+SABOTAGES: Final[dict[str, type[Honest]]] = {
+    "no-check": NoCheck,
+    "forged-generation": ForgedGeneration,
+    "no-arm": NoArm,
+    "client-clock-store": ClientClockStore,
+    "unfenced-s3": UnfencedS3,
+}
