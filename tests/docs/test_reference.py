@@ -44,6 +44,12 @@ def test_entries_exist(module: str, name: str, shown: str) -> None:
     assert shown == parameters(found)
 
 
+def test_the_page_is_of_the_public_packages() -> None:
+    """What is on it is of the four packages whose types are checked; the trials are private, and not among them."""
+    public = {"sinkfence", "sinkfence_postgres", "sinkfence_s3", "sinkfence_http"}
+    assert {module.partition(".")[0] for module, _, _ in entries()} == public
+
+
 def test_errors_page_is_complete() -> None:
     """Every error class has its line in the table of what to do next."""
     page = (DOCS / "reference" / "errors.md").read_text()

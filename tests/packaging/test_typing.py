@@ -21,6 +21,7 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "typed"
 PACKAGES = ("sinkfence", "sinkfence_postgres", "sinkfence_s3", "sinkfence_http")
+"""The public ones: `sinkfence_trials` is for those who run its commands."""
 STRICT = {
     "typeCheckingMode": "strict",
     "enableTypeIgnoreComments": False,  # those are mypy's: it names its rules otherwise
