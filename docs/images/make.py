@@ -13,11 +13,11 @@ from rich.console import Console
 from sinkfence_trials.checker import check
 from sinkfence_trials.demo.record import Record
 from sinkfence_trials.demo.show import show
-from sinkfence_trials.history import Event
 from sinkfence_trials.timeline.picture import picture
 from sinkfence_trials.timeline.plan import NARROW
-from sinkfence_trials.timeline.scenes import scenes
-from sinkfence_trials.timeline.style import COLOURS, PICTURE
+from sinkfence_trials.timeline.reading import read
+from sinkfence_trials.timeline.run import Run
+from sinkfence_trials.timeline.style import COLOURS_CSS, PICTURE_CSS
 
 TOP = 62
 """Room for the words above the picture."""
@@ -28,29 +28,37 @@ WORDS = {
 }
 
 
-def drawing(events: list[Event], name: str) -> str:
+def drawing(run: Run, name: str) -> str:
     """Return the SVG of a run, which stands alone: it has its colours and its background with it."""
-    drawn = picture(scenes(events, check(events)), NARROW, top=TOP, said="accepted")
+    drawn = picture(run, NARROW, top=TOP, said="accepted")
     title, colour, sentence = WORDS[name]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="timeline" viewBox="0 0 {drawn.width:g} '
         f'{drawn.height:g}" width="{drawn.width:g}" height="{drawn.height:g}" role="img" '
-        f'aria-label="{title}: {sentence}"><style>{COLOURS}{PICTURE}</style>'
+        f'aria-label="{title}: {sentence}"><style>{COLOURS_CSS}{PICTURE_CSS}</style>'
         f'<rect width="{drawn.width:g}" height="{drawn.height:g}" style="fill:var(--paper)"/>'
         f'<text class="{colour}" x="12" y="22" style="font-size:18px;font-weight:700">{title}</text>'
         f'<text x="12" y="44">{sentence}</text>{drawn.body}</svg>\n'
     )
 
 
+def played(*, fenced: bool) -> Run:
+    """Play the story, and return what there is to draw."""
+    record = Record()
+    code = show(Console(), fenced=fenced, record=record)
+    if code:
+        sys.exit(code)
+    events = record.history()
+    return read(events, check(events))
+
+
 def main() -> None:
-    """Play both stories, and draw them."""
-    for name in WORDS:
-        record = Record()
-        code = show(Console(), fenced=name == "fenced", record=record)
-        if code:
-            sys.exit(code)
-        events = [Event(**line) for line in record.lines()]
-        (Path(__file__).parent / f"{name}.svg").write_text(drawing(events, name), encoding="utf-8")
+    """Play both stories, and draw them by one axis: as long as the longer one."""
+    runs = {name: played(fenced=name == "fenced") for name in WORDS}
+    longest = max(run.end - run.begin for run in runs.values())
+    for name, run in runs.items():
+        run.end = run.begin + longest
+        (Path(__file__).parent / f"{name}.svg").write_text(drawing(run, name), encoding="utf-8")
 
 
 if __name__ == "__main__":
