@@ -104,7 +104,7 @@ def test_a_database_that_does_not_check_is_named(play):
     assert code == 1
     assert named(
         told,
-        "worker A's late COMMIT is refused by PostgreSQL: 7 presented, 8 seen (found: ACCEPTED)",
+        "worker A's late COMMIT is refused by PostgreSQL (found: ACCEPTED)",
         "table: worker B's, untouched (found: 3 h at the old rate: 270, 3 h",
     ), told
 
@@ -116,7 +116,7 @@ def test_an_object_store_that_does_not_check_is_named(play, in_workers):
     assert code == 1
     assert named(
         told,
-        "worker A's late PUT is refused by S3: 7 presented, 8 seen (found: ACCEPTED)",
+        "worker A's late PUT is refused by S3 (found: ACCEPTED)",
         "object: worker B's, untouched (found: 3 h at the old rate: 270)",
     ), told
 
@@ -127,7 +127,7 @@ def test_a_service_that_does_not_check_is_named(play):
     assert code == 1
     assert named(
         told,
-        "worker A's late request is refused by the service: 7 presented, 8 seen (found: ACCEPTED)",
+        "worker A's late request is refused by the service (found: ACCEPTED)",
         "charges: worker B's, untouched (found: 270 by worker A, 300 by worker B)",
     ), told
 
@@ -139,7 +139,7 @@ def test_a_lease_store_that_does_not_check_is_named(play, in_workers):
     assert code == 1
     assert named(
         told,
-        "worker A's late completion is refused by the lease store: 7 presented, 8 seen (found: ACCEPTED)",
+        "worker A's late completion is refused by the lease store (found: ACCEPTED)",
         "worker A is told in the end that its lease was lost",
         "record: worker B's, untouched",
     ), told

@@ -8,10 +8,10 @@ import signal
 import pytest
 
 REFUSALS = (
-    r"worker A +COMMIT +to PostgreSQL +REFUSED: 7 presented, 8 seen \(SQLSTATE SF001\)",
-    r"worker A +PUT +to S3 +REFUSED: 7 presented, 8 seen \(status 412\)",
-    r"worker A +request +to the service +REFUSED: 7 presented, 8 seen \(status 412, stale-token;current=8\)",
-    r"worker A +completion +to the lease store +REFUSED: 7 presented \(.* has issued generation 8 since\)",
+    r"worker A +COMMIT to PostgreSQL\n +REFUSED: 7 presented, 8 seen \(SQLSTATE SF001\)",
+    r"worker A +PUT to S3\n +REFUSED: 7 presented, 8 seen \(status 412\)",
+    r"worker A +request to the service\n +REFUSED: 7 presented, 8 seen \(412, stale-token;current=8\)",
+    r"worker A +completion to the lease store\n +REFUSED: the store has issued generation 8 since",
 )
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 

@@ -14,7 +14,8 @@ from sinkfence_trials.checker import Violation, check
 from sinkfence_trials.history import Event
 from sinkfence_trials.timeline.picture import picture
 from sinkfence_trials.timeline.plan import NARROW, WIDE
-from sinkfence_trials.timeline.scenes import Scenes, scenes
+from sinkfence_trials.timeline.reading import read
+from sinkfence_trials.timeline.run import Run
 
 JOB = "reports/latest"
 CLOCK = 1_700_000_000.0
@@ -22,12 +23,12 @@ CLOCK = 1_700_000_000.0
 HOSTILE = "</title></svg><script>alert(1)</script>\" onload='x' & \ud800\x00\x1b\u202e]]>"
 
 
-def tenure(worker: str, generation: int, t: float, *, job: str = JOB, ttl: float = 2.0) -> Iterator[Event]:
+def grant(worker: str, generation: int, t: float, *, job: str = JOB, ttl: float = 2.0) -> Iterator[Event]:
     """A grant, and the arming of a destination."""
     owner = f"{worker}:{generation}"
     yield Event(t, worker, "acquire", "invoke", job)
-    grant = {"now": CLOCK + t, "until": CLOCK + t + ttl, "ttl": ttl}
-    yield Event(t + 0.01, worker, "acquire", "ok", job, generation, None, {"owner": owner, **grant})
+    term = {"now": CLOCK + t, "until": CLOCK + t + ttl, "ttl": ttl}
+    yield Event(t + 0.01, worker, "acquire", "ok", job, generation, None, {"owner": owner, **term})
     yield Event(t + 0.02, worker, "arm", "ok", job, generation, None, {"owner": owner, "sink": "ledger"})
 
 
@@ -46,11 +47,11 @@ def write(
 def story(late: str, job: str = JOB) -> list[Event]:
     """A worker that is stopped with a write under way, its successor, and what becomes of the late write."""
     events = [
-        *tenure("worker A", 7, 0.0, job=job),
+        *grant("worker A", 7, 0.0, job=job),
         *write("worker A", 7, 0.5, 4.0, late, job=job),
         Event(0.6, "nemesis", "fault", "invoke", "", value={"kind": "pause", "target": "worker A"}),
         Event(3.9, "nemesis", "fault", "ok", "", value={"kind": "pause", "target": "worker A"}),
-        *tenure("worker B", 8, 2.5, job=job),
+        *grant("worker B", 8, 2.5, job=job),
         *write("worker B", 8, 3.0, 3.1, "ok", job=job),
     ]
     return sorted(events, key=lambda event: event.t)
@@ -61,7 +62,7 @@ def parsed(page: str) -> ET.Element:
     return ET.fromstring(page.removeprefix("<!DOCTYPE html>\n"))
 
 
-def drawn(run: Scenes) -> ET.Element:
+def drawn(run: Run) -> ET.Element:
     """The wide picture."""
     return ET.fromstring(f"<svg>{picture(run, WIDE).body}</svg>")
 
@@ -72,15 +73,15 @@ def titles(element: ET.Element) -> list[str]:
 
 
 def test_every_event_of_a_small_run_is_drawn() -> None:
-    """Each tenure, pause, attempt, effect and refusal has its place in the picture, with a tooltip."""
-    told = titles(drawn(scenes(story("fail"), [])))
+    """Each hold, pause, attempt, effect and refusal has its place in the picture, with a tooltip."""
+    told = titles(drawn(read(story("fail"), [])))
     for words in (
         "generation 7: worker A, for 2.0 s, ran out",
         "generation 8: worker B, for 2.0 s, ran out",
         "worker A: pause, 3.3 s",
-        "worker A, generation 7: sets out: write of step 0.5",
+        "worker A, generation 7: begins: write of step 0.5",
         "worker A, generation 7: write of step 0.5 refused: StaleToken",
-        "worker B, generation 8: sets out: write of step 3.0",
+        "worker B, generation 8: begins: write of step 3.0",
         "worker B, generation 8: write of step 3.0 took effect",
         "has seen generation 7",
         "has seen generation 8",
@@ -93,12 +94,12 @@ def test_a_red_line_leads_from_what_broke_a_rule_to_its_request() -> None:
     events = story("ok")
     violations = check(events)
     assert "D1" in {violation.invariant for violation in violations}
-    run = scenes(events, violations)
+    run = read(events, violations)
     (line,) = [path for path in drawn(run).iter("path") if "wrong" in path.get("class", "")]
     begin, end = line.get("d", "").removeprefix("M").split("L")
-    (request,) = [each for each in run.marks if each.kind == "request" and each.worker == "worker A"]
-    (flaw,) = run.flaws
-    assert (request.t, flaw.t, flaw.sent) == (0.5, 4.0, 0.5)
+    (request,) = [each for each in run.of("request") if each.worker == "worker A"]
+    (flaw,) = run.of("flaw")
+    assert (request.t, flaw.t, flaw.began) == (0.5, 4.0, 0.5)
     (begin_x, begin_y), (end_x, end_y) = (map(float, at.split(" ")) for at in (begin, end))
     assert begin_x < end_x
     assert begin_y < end_y
@@ -112,7 +113,7 @@ def test_a_run_in_which_nothing_was_broken_has_no_red_line() -> None:
     """A refused late write has a line of its worker's colour, and the page says that no rule was broken."""
     events = story("fail")
     assert check(events) == []
-    classes = [path.get("class", "") for path in drawn(scenes(events, [])).iter("path")]
+    classes = [path.get("class", "") for path in drawn(read(events, [])).iter("path")]
     assert not any("wrong" in each for each in classes)
     assert sum("late" in each for each in classes) == 1
     assert "No rule was broken." in timeline.page(events, [], "A run")
@@ -160,8 +161,8 @@ def test_an_invariant_broken_by_an_event_of_no_job_is_shown_at_its_job() -> None
     events = [*story("fail"), Event(9.0, "nemesis", "heal", "ok", "")]
     violations = check(events)
     assert [violation.invariant for violation in violations] == ["L1"]
-    (flaw,) = scenes(events, violations).flaws
-    assert flaw.lane[1] == JOB
+    (flaw,) = read(events, violations).of("flaw")
+    assert flaw.lane.name == JOB
     assert "L1" in timeline.page(events, violations, "A run")
 
 
@@ -172,7 +173,7 @@ def long_run(count: int) -> list[Event]:
     while len(events) < count:
         generation, t = generation + 1, t + 1.0
         worker, before = f"worker {generation % 5}", f"worker {(generation - 1) % 5}"
-        events += tenure(worker, generation, t)
+        events += grant(worker, generation, t)
         for each in range(15):
             events += write(worker, generation, t + 0.1 + each * 0.05, t + 0.11 + each * 0.05, "ok")
         if generation % 10 == 0:
@@ -184,26 +185,51 @@ def long_run(count: int) -> list[Event]:
     return sorted(events, key=lambda event: event.t)
 
 
+def made_up(events: list[Event], every: int) -> list[Violation]:
+    """Violations of so many effects."""
+    stale = [event for event in events if event.f == "effect"][::every]
+    return [Violation("D1", JOB, f"made up {number}", event) for number, event in enumerate(stale)]
+
+
 def test_thinning_keeps_what_matters() -> None:
-    """Of fifty thousand events every fault and every flaw is drawn, and every refusal is drawn or counted."""
+    """Of fifty thousand events every fault, flaw and refusal is drawn, or counted by one that is."""
     events = long_run(50_000)
-    stale = [event for event in events if event.f == "effect"][::500]
-    violations = [Violation("D1", JOB, f"made up {number}", event) for number, event in enumerate(stale)]
-    run = scenes(events, violations)
+    violations = made_up(events, 500)
+    run = read(events, violations)
     told = titles(drawn(run))
-    assert sum(words.startswith("D1: made up") for words in told) == len(violations)
-    assert sum(": pause, " in words for words in told) == len(run.faults)
-    refused = [words for words in told if "refused" in words]
-    more = [int(words.rpartition(", and ")[2].split()[0]) for words in refused if words.endswith(" more")]
-    assert len(refused) + sum(more) == sum(event.type == "fail" for event in events)
+
+    def count(what: str) -> int:
+        found = [words for words in told if what in words]
+        more = [int(words.rpartition(", and ")[2].split()[0]) for words in found if words.endswith(" more")]
+        return len(found) + sum(more)
+
+    assert count("D1: made up") == len(violations)
+    assert count(": pause, ") == len(run.faults)
+    assert count("refused") == sum(event.type == "fail" for event in events)
     page = timeline.page(events, violations, "A long run")
     parsed(page)
     for number in range(len(violations)):
         assert f"made up {number}" in page
 
 
-def test_a_long_run_is_a_page_of_bounded_size_in_linear_time() -> None:
-    """Ten times the events is not ten times the page, and little more than ten times the work."""
+def test_a_run_with_many_violations_is_a_page_of_bounded_size_that_says_what_is_left_out() -> None:
+    """Of eight hundred flaws the first hundred have lines, to which the picture's marks are links."""
+    events = long_run(40_000)
+    violations = made_up(events, 15)
+    assert len(violations) > 800
+    page = timeline.page(events, violations, "A long run")
+    assert len(page.encode()) < 1_000_000
+    root = parsed(page)
+    (note,) = [each for each in root.iter("p") if each.get("class") == "note"]
+    assert f"{len(violations) - 100} broken rules" in (note.text or "")
+    links = {each.get("href", "").removeprefix("#") for each in root.iter("a")}
+    anchors = {each.get("id") for each in root.iter("tr") if each.get("id")}
+    assert links <= anchors
+    assert len(anchors) == 100
+
+
+def test_a_long_run_is_made_in_linear_time() -> None:
+    """Ten times the events is little more than ten times the work, and not ten times the page."""
 
     def made(count: int) -> tuple[int, float]:
         events = long_run(count)
@@ -214,9 +240,24 @@ def test_a_long_run_is_a_page_of_bounded_size_in_linear_time() -> None:
 
     small, quick = min(made(5_000) for _ in range(3))
     large, slow = min(made(50_000) for _ in range(3))
-    assert large < 3_000_000
+    assert large < 1_000_000
     assert large < 5 * small
     assert slow < 40 * quick
+
+
+def test_what_waited_in_a_worker_is_drawn_there_until_it_was_sent() -> None:
+    """The line goes along the worker's lane until it says that it was sent, and then to the destination."""
+    late = Event(
+        4.0, "worker A", "write", "fail", JOB, 7, "a step", {"sink": "ledger", "id": "1", "sent": 3.9}
+    )
+    asked = Event(0.5, "worker A", "write", "invoke", JOB, 7, "a step", late.value)
+    run = read([*grant("worker A", 7, 0.0), asked, late], [])
+    (line,) = [path for path in drawn(run).iter("path") if "late" in path.get("class", "")]
+    (_, begin_y), along, (end_x, end_y) = (
+        tuple(map(float, at.split(" "))) for at in line.get("d", "")[1:].replace("H", "L").split("L")
+    )
+    assert begin_y < end_y
+    assert along[0] < end_x
 
 
 @pytest.mark.parametrize("format", [WIDE, NARROW], ids=lambda format: format.name)
@@ -224,7 +265,7 @@ def test_a_long_run_is_a_page_of_bounded_size_in_linear_time() -> None:
 def test_words_beside_marks_do_not_lie_on_one_another(format, late) -> None:  # type: ignore[no-untyped-def]
     """On each lane, no two words and no word and foreign mark share a place."""
     events = [*story(late), *write("worker A", 7, 0.7, 4.2, late), *write("worker A", 7, 0.8, 4.25, late)]
-    run = scenes(events, check(sorted(events, key=lambda event: event.t)))
+    run = read(events, check(sorted(events, key=lambda event: event.t)))
     root = ET.fromstring(f"<svg>{picture(run, format).body}</svg>")
     notes: dict[str, list[tuple[float, float]]] = {}
     for text in root.iter("text"):

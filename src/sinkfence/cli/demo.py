@@ -1,22 +1,13 @@
 """`sinkfence demo`: late effects, refused on real servers."""
 
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from sinkfence.cli.exits import need
 
-NEEDS: Final = (
-    "psycopg",
-    "sqlalchemy",
-    "boto3",
-    "requests",
-    "jwt",
-    "cryptography",
-    "starlette",
-    "uvicorn",
-)
+NEEDS: Final = ("psycopg", "sqlalchemy", "boto3", "requests", "jwt", "cryptography", "starlette", "uvicorn")
 
 
 def demo(
@@ -48,23 +39,13 @@ def demo(
     import rich.console
 
     from sinkfence_trials.demo.record import Record
-    from sinkfence_trials.demo.show import show
+    from sinkfence_trials.demo.show import draw, show
 
     if timeline is not None and not timeline.parent.is_dir():
         raise typer.BadParameter(f"{timeline.parent} is no folder", param_hint="--timeline")
     record = Record()
     code = show(rich.console.Console(highlight=False), fenced=not unfenced, record=record)
-    if timeline is not None and (lines := record.lines()):
-        draw(timeline, lines, "without checks" if unfenced else "with sinkfence")
+    if timeline is not None and record.events:
+        draw(timeline, record, fenced=not unfenced)
+        typer.echo(f"\nThe timeline: {timeline}")
     raise typer.Exit(code)
-
-
-def draw(path: Path, lines: list[dict[str, Any]], how: str) -> None:
-    """Write the page of a story."""
-    from sinkfence_trials import timeline
-    from sinkfence_trials.checker import check
-    from sinkfence_trials.history import Event
-
-    events = [Event(**line) for line in lines]
-    timeline.write(path, events, check(events), f"A paused worker comes back, {how}")
-    typer.echo(f"\nThe timeline: {path}")

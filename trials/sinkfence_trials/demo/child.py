@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import Any, Final
 
-from sinkfence_trials.demo.record import now
+from sinkfence_trials.history import now
 
 PR_SET_PDEATHSIG: Final = 1
 

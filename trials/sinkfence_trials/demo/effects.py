@@ -32,8 +32,9 @@ class Outcome:
             return "ACCEPTED"
         if self.presented is None:
             return f"FAILED: {self.refusal}: {self.answer}"
-        seen = "" if self.seen is None else f", {self.seen} seen"
-        return f"REFUSED: {self.presented} presented{seen} ({self.answer})"
+        if self.seen is None:
+            return f"REFUSED: {self.answer}"
+        return f"REFUSED: {self.presented} presented, {self.seen} seen ({self.answer})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ EFFECTS: Final = {
         "request",
         "the service",
         "charges",
-        Outcome("StaleToken", OLD, NEW, f"status 412, stale-token;current={NEW}"),
+        Outcome("StaleToken", OLD, NEW, f"412, stale-token;current={NEW}"),
     ),
     "completion": Effect(
         "completion",

@@ -42,8 +42,9 @@ class Narrator:
         self._start = boot_time()
 
     def tell(self, who: str, what: str, style: str = "") -> None:
-        """Add a line: who did what, and when."""
-        seconds = (f"{boot_time() - self._start:7.2f} s  ", "dim")
+        """Add a line: who did what, and when. What is on further lines stands below."""
+        seconds = (f"{boot_time() - self._start:5.2f} s  ", "dim")
+        what = what.replace("\n", "\n" + " " * 22)
         self._line(Text.assemble(seconds, (f"{who:<13}", STYLES.get(who, "dim")), (what, style)))
 
     def fact(self, name: str, value: str) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Final
 
 import psycopg
 from rich.console import Console
 
+from sinkfence_trials import timeline
+from sinkfence_trials.checker import check
 from sinkfence_trials.demo.narrator import Narrator
 from sinkfence_trials.demo.places import JOB
 from sinkfence_trials.demo.process import ProcessFailed
@@ -23,12 +26,17 @@ INTERRUPTED: Final = 130
 
 TITLE: Final = (
     "The job: bill {job}, at a rate that has just changed.\n"
-    "A worker is stopped with its effects under way, loses its lease to another one, and goes on{how}:"
+    "Worker A is stopped with its effects under way, loses its lease to worker B,\n"
+    "and goes on. {how}"
 )
-SAFE: Final = "Whatever the stale worker sent was refused where it arrived; all that is there is worker B's."
+CHECKS: Final = "Each destination checks A's token."
+CHECKS_NOT: Final = "No destination checks."
+SAFE: Final = (
+    "Each of worker A's late effects was refused where it arrived.\nAll that is there is worker B's."
+)
 DAMAGE: Final = (
-    "Whatever the stale worker sent was accepted: the customer is billed twice and charged twice, and\n"
-    "worker B's document and result are overwritten."
+    "Each of worker A's late effects was accepted: the customer is billed twice and\n"
+    "charged twice, and worker B's document and result are overwritten."
 )
 
 
@@ -45,7 +53,7 @@ def show(console: Console, *, fenced: bool = True, record: Record | None = None)
     narrator = Narrator(console)
     try:
         with stage(narrator, fenced=fenced) as built:
-            narrator.title(TITLE.format(job=JOB, how="" if fenced else ", and no destination checks"))
+            narrator.title(TITLE.format(job=JOB, how=CHECKS if fenced else CHECKS_NOT))
             verdict = Story(built, narrator, record or Record()).play()
         narrator.judge(verdict, *((SAFE, "bold green") if fenced else (DAMAGE, "bold red")))
     except ProcessFailed as failed:
@@ -55,6 +63,13 @@ def show(console: Console, *, fenced: bool = True, record: Record | None = None)
     except KeyboardInterrupt:
         return complain("interrupted; nothing is left running", INTERRUPTED)
     return AS_EXPECTED if verdict.good else NOT_AS_EXPECTED
+
+
+def draw(path: Path, record: Record, *, fenced: bool) -> None:
+    """Write the page of a story."""
+    events = record.history()
+    how = "with sinkfence" if fenced else "without checks"
+    timeline.write(path, events, check(events), f"A paused worker comes back, {how}")
 
 
 def complain(what: str, code: int) -> int:

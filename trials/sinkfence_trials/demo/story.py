@@ -59,7 +59,7 @@ class Story:
         self.record.acquired(worker.name, heard, armed=self.stage.fenced)
         got = heard["generation"]
         self.verdict.check(f"{worker.name} acquires {JOB} as generation {generation}", got == generation, got)
-        arms = ", and arms its three destinations" if self.stage.fenced else ""
+        arms = ", arms its three sinks" if self.stage.fenced else ""
         self.narrator.tell(worker.name, f"acquires {JOB} as generation {got}{arms}")
 
     def stop_in_the_middle(self, a: Process) -> None:
@@ -67,7 +67,7 @@ class Story:
         self.stage.begin(a, stopped=True)
         a.hear("asks")
         self.acquire(a, OLD)
-        self.record.renewed(a.name, a.hear("renewed"))
+        self.record.granted(a.name, "renew", a.hear("renewed"))
         under_way = {a.hear("under way")["effect"], a.hear("under way")["effect"]}
         with psycopg.connect(self.stage.places.ledger) as conn:
             (transactions,) = conn.execute(OPEN, (a.name,)).fetchone() or (0,)
@@ -89,7 +89,7 @@ class Story:
             (until,) = conn.execute("SELECT lease_until FROM sinkfence_lease").fetchone() or (None,)
             self.stage.begin(b)
             b.hear("asks")
-            self.narrator.tell(b.name, f"asks for {JOB}, and waits: the lease store's clock decides")
+            self.narrator.tell(b.name, f"waits for {JOB}: the lease store's clock decides")
             self.acquire(b, NEW)
             (over,) = conn.execute("SELECT clock_timestamp() >= %s", (until,)).fetchone() or (None,)
         self.verdict.check("worker A's lease has run out by then, by the store's clock", over is True, over)
@@ -102,15 +102,15 @@ class Story:
 
     def go_on(self, a: Process) -> None:
         """Continue worker A, whose effects arrive late."""
-        a.go_on()
         self.record.stop("ok")
-        self.narrator.tell(a.name, "is CONTINUED (SIGCONT), and goes on as if nothing had happened", "bold")
+        a.go_on()
+        self.narrator.tell(a.name, "is CONTINUED (SIGCONT), and knows of nothing", "bold")
         self.stage.network.release()
         self.narrator.tell("network", f"delivers {a.name}'s request")
         for name, outcome in self.outcomes(a, late=True):
             effect = EFFECTS[name]
             if self.stage.fenced:
-                expected, so = effect.refusal, f"refused by {effect.to}: {OLD} presented, {NEW} seen"
+                expected, so = effect.refusal, f"refused by {effect.to}"
             else:
                 expected, so = Outcome(), f"accepted by {effect.to}"
             self.verdict.check(f"{a.name}'s late {effect.sent} is {so}", outcome == expected, outcome)
@@ -126,10 +126,12 @@ class Story:
             self.record.outcome(worker.name, heard, there=there, clock=store_clock(self.stage))
             if name == "request" and outcome.refusal:
                 # The answer as it was on the wire: that shows better than the sender who refused.
-                outcome = replace(outcome, answer=self.stage.network.answer or outcome.answer)
+                said = self.stage.network.answer or outcome.answer
+                outcome = replace(outcome, answer=said.removeprefix("status "))
             effect = EFFECTS[name]
             style = "" if not late else "green" if outcome.refusal else "red"
-            self.narrator.tell(worker.name, f"{effect.sent:<11} to {effect.to:<16} {outcome}", style)
+            between = "\n" if outcome.refusal else ": "
+            self.narrator.tell(worker.name, f"{effect.sent} to {effect.to}{between}{outcome}", style)
             yield name, outcome
 
     def look(self) -> None:

@@ -17,8 +17,8 @@ from sinkfence_trials.demo import child
 from sinkfence_trials.demo.effects import outcome_of
 from sinkfence_trials.demo.fenced import Fenced
 from sinkfence_trials.demo.places import BILLS, INVOICE, JOB, Bill, Places
-from sinkfence_trials.demo.record import now
 from sinkfence_trials.demo.unfenced import Unfenced
+from sinkfence_trials.history import now
 
 TTL: Final = 20.0
 """Seconds of a lease: a machine may be so busy that a worker arms its destinations for seconds."""

@@ -1,7 +1,7 @@
 """A run as a picture: one HTML page from a history and what the checker found in it.
 
-Read `scenes` first (what there is to show), then `plan` (where), `picture` (how) and `page`. Nothing here
-reads or writes a file but `write`.
+Read `run` first (what there is to show), then `plan` (where), `picture` (how) and `page`. Nothing here reads
+or writes a file but `write`.
 """
 
 from __future__ import annotations

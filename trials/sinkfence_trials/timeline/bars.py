@@ -1,97 +1,113 @@
-"""What has a length in the picture: tenures, faults, and since when a destination has seen a generation."""
+"""What has a length in the picture: holds, faults, and since when a destination has seen a generation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
 
 from sinkfence_trials.timeline.plan import Plan
-from sinkfence_trials.timeline.scenes import Scenes
-from sinkfence_trials.timeline.text import fitting, safe, seconds, width
-from sinkfence_trials.timeline.thinning import Drawn
+from sinkfence_trials.timeline.run import Armed, Lane, Run
+from sinkfence_trials.timeline.text import Room, safe, seconds, width
+from sinkfence_trials.timeline.thinning import thinned
 
-LEAST = 1.0
-"""Bars that are narrower are drawn as wide as this, and one where many would lie on one another."""
+INSET: Final = {"seen": 2, "hold": 4, "fault": 5, "kill": 5}
+"""How far a bar of each kind stays away from its lane's borders."""
 
 
-def tenures(run: Scenes, plan: Plan, marks: list[Drawn]) -> Iterator[str]:
-    """Draw a bar for each generation of each job, on the lane of the store."""
-    at: dict[float, float] = {}
-    for tenure in sorted(run.tenures, key=lambda each: each.begin):
-        row, begin = plan.row(("lease", tenure.job, "")), plan.x(tenure.begin)
-        length = max(plan.x(tenure.end) - begin, LEAST)
-        if begin + length <= at.get(row.y, float("-inf")) + LEAST / 2:
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar in its place."""
+
+    kind: str
+    y: float
+    begin: float
+    end: float
+    colour: int
+    told: str
+    words: tuple[str, ...] = ()
+    """What may be written in it, from long to short."""
+
+
+def bars(run: Run, plan: Plan) -> list[tuple[Bar, int]]:
+    """Place a run's bars, each with how many it stands for; the later cover the earlier."""
+    placed = [*_seen(run, plan), *_holds(run, plan), *_faults(run, plan)]
+    # Of those that begin at the same place the longest is kept.
+    placed.sort(key=lambda bar: (list(INSET).index(bar.kind), bar.begin - bar.end))
+    return thinned(placed, lambda bar, grain: (bar.kind, bar.y, int(bar.begin / grain)), plan.format.width)
+
+
+def drawn(bar: Bar, count: int, plan: Plan, hatch: str) -> str:
+    """Draw a bar."""
+    half = plan.format.lane / 2 - INSET[bar.kind]
+    told = bar.told + (f", and {count - 1} more" if count > 1 else "")
+    return (
+        f'<g class="c{bar.colour}"><rect class="{bar.kind}"{hatch if bar.kind == "fault" else ""} '
+        f'x="{bar.begin:.1f}" y="{bar.y - half:g}" width="{max(bar.end - bar.begin, 1):.1f}" '
+        f'height="{half * 2:g}"/><title>{safe(told)}</title></g>'
+    )
+
+
+def written(bar: Bar, plan: Plan, room: Room) -> str:
+    """Write in a bar what it is, where there is room for it."""
+    size = plan.format.font - (2.5 if bar.kind == "seen" else 1)
+    for text in bar.words:
+        wide, middle = width(text, size), (bar.begin + bar.end) / 2
+        begins = (middle - wide / 2,) if bar.kind == "fault" else (bar.begin + 6,)
+        places = [(begin, begin + wide) for begin in begins if begin + wide <= bar.end - 2]
+        if (at := room.first(bar.y, places)) is None:
             continue
-        at[row.y] = begin + length
-        number, font = tenure.generation, plan.format.font - 1
-        texts = (f"generation {number}: {tenure.worker}", f"generation {number}", f"{number}")
-        words = fitting(texts, length - 8, font)
-        told = f"{texts[0]}, for {seconds(tenure.end - tenure.begin)}, {tenure.how}"
-        half = plan.format.lane / 2 - 4
-        yield (
-            f'<g class="c{plan.colour(tenure.worker)}">'
-            f'<rect class="bar" x="{begin:.1f}" y="{row.y - half:g}" width="{length:.1f}" '
-            f'height="{half * 2:g}"/><title>{safe(told)}</title></g>'
+        klass = f"faint c{bar.colour}" if bar.kind == "seen" else "in"
+        text_at = f'<text class="{klass}" x="{at:.1f}" y="{bar.y + 4.5:g}">{safe(text)}</text>'
+        if bar.kind != "fault":
+            return text_at
+        return (
+            f'<rect class="plate" x="{at - 4:.1f}" y="{bar.y - 8:g}" width="{wide + 8:.1f}" height="16"/>'
+            + text_at
         )
-        in_the_way = (each for each in marks if each.y == row.y)
-        if words and not any(-6 < each.x - begin < width(words, font) + 12 for each in in_the_way):
-            yield f'<text class="in" x="{begin + 6:.1f}" y="{row.y + 4.5:g}">{safe(words)}</text>'
+    return ""
 
 
-def faults(run: Scenes, plan: Plan, marks: list[Drawn], hatch: str) -> Iterator[str]:
-    """Hatch each fault on the lane of the worker that it befell; what has no length is a stroke."""
-    written: dict[float, float] = {}
+def _holds(run: Run, plan: Plan) -> Iterator[Bar]:
+    for hold in run.holds:
+        number = f"generation {hold.generation}"
+        yield Bar(
+            "hold",
+            plan.y(Lane("store", hold.job)),
+            plan.x(hold.begin),
+            plan.x(hold.end),
+            plan.colour(hold.worker),
+            f"{number}: {hold.worker}, for {seconds(hold.end - hold.begin)}, {hold.how}",
+            (f"{number}: {hold.worker}", number, f"{hold.generation}"),
+        )
+
+
+def _faults(run: Run, plan: Plan) -> Iterator[Bar]:
     for fault in run.faults:
-        row, begin = plan.row(("worker", fault.worker, "")), plan.x(fault.begin)
-        half = plan.format.lane / 2 - 5
+        y, begin, colour = (
+            plan.y(Lane("worker", fault.worker)),
+            plan.x(fault.begin),
+            plan.colour(fault.worker),
+        )
         if fault.end is None:
-            told, room, end = f"{fault.worker}: {fault.kind}", 60.0, begin + 2
-            shape = f'<path class="stroke" d="M{begin:.1f} {row.y - half:g}v{half * 2:g}"/>'
+            yield Bar("kill", y, begin, begin + 2.5, colour, f"{fault.worker}: {fault.kind}")
         else:
-            span = seconds(fault.end - fault.begin)
-            end = plan.x(fault.end)
-            told, room = f"{fault.worker}: {fault.kind}, {span}", end - begin - 8
-            shape = (
-                f'<rect fill="url(#{hatch})" class="fault" x="{begin:.1f}" y="{row.y - half:g}" '
-                f'width="{max(end - begin, LEAST):.1f}" height="{half * 2:g}"/>'
-            )
-        yield f"<g>{shape}<title>{safe(told)}</title></g>"
-        size = plan.format.font - 1
-        words = fitting((told.removeprefix(f"{fault.worker}: "), fault.kind), room, size)
-        if words and fault.end is not None and begin >= written.get(row.y, float("-inf")):
-            middle, wide = (begin + end) / 2, width(words, size)
-            if any(each.y == row.y and abs(each.x - middle) < wide / 2 + 10 for each in marks):
-                continue
-            written[row.y] = end
-            yield (
-                f'<rect class="plate" x="{middle - wide / 2 - 4:.1f}" y="{row.y - 8:g}" '
-                f'width="{wide + 8:.1f}" height="16"/>'
-                f'<text class="in" x="{middle:.1f}" y="{row.y + 4.5:g}" text-anchor="middle">'
-                f"{safe(words)}</text>"
+            words = f"{fault.kind}, {seconds(fault.end - fault.begin)}"
+            yield Bar(
+                "fault", y, begin, plan.x(fault.end), colour, f"{fault.worker}: {words}", (words, fault.kind)
             )
 
 
-def seen(run: Scenes, plan: Plan, marks: list[Drawn]) -> Iterator[str]:
+def _seen(run: Run, plan: Plan) -> Iterator[Bar]:
     """Tint each destination's lane in the colour of the newest owner that has armed it."""
-    lanes: dict[object, list[tuple[float, int, int]]] = {}
+    lanes: dict[Lane, list[Armed]] = {}
     for armed in sorted(run.armed, key=lambda each: each.t):
         steps = lanes.setdefault(armed.lane, [])
-        if not steps or armed.generation > steps[-1][1]:
-            x = plan.x(armed.t)
-            if steps and x - steps[-1][0] < LEAST:
-                steps.pop()
-            steps.append((x, armed.generation, plan.colour(armed.worker)))
+        if not steps or armed.generation > steps[-1].generation:
+            steps.append(armed)
     for lane, steps in lanes.items():
-        row = plan.row(lane)  # type: ignore[arg-type]
-        half = plan.format.lane / 2 - 2
-        for (begin, generation, colour), end in zip(
-            steps, [x for x, _, _ in steps[1:]] + [plan.right], strict=True
-        ):
-            yield (
-                f'<g class="c{colour}"><rect class="seen" x="{begin:.1f}" y="{row.y - half:g}" '
-                f'width="{end - begin:.1f}" height="{half * 2:g}"/>'
-                f"<title>has seen generation {generation}</title></g>"
-            )
-            size = plan.format.font - 2.5
-            nearest = min([each.x - 8 for each in marks if each.y == row.y and each.x >= begin - 8] + [end])
-            if words := fitting((f"has seen {generation}",), nearest - begin - 8, size):
-                yield f'<text class="faint" x="{begin + 6:.1f}" y="{row.y + 4:g}">{words}</text>'
+        ends = [plan.x(armed.t) for armed in steps[1:]] + [plan.right]
+        for armed, end in zip(steps, ends, strict=True):
+            seen = f"has seen {armed.generation}"
+            told = f"has seen generation {armed.generation}"
+            yield Bar("seen", plan.y(lane), plan.x(armed.t), end, plan.colour(armed.worker), told, (seen,))

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Final
 
-from sinkfence_trials.timeline.scenes import Scenes
+from sinkfence_trials.timeline.run import Fault, Hold, Moment, Run
 from sinkfence_trials.timeline.text import safe, seconds
 
-MOST: Final = 300
-"""Lines for what went well; flaws, refusals and faults have theirs in any case, like beside like as one."""
+FLAWS: Final = 100
+"""Lines for what broke a rule: the first."""
+MOST: Final = 200
+"""Lines for refusals and faults, and for what went well: as many of each, spread over the run."""
+
+HOW: Final = {"ran out": "runs out", "released": "is released", "completed": "is completed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,36 +27,30 @@ class Line:
     job: str
     generation: int | None
     words: str
-    told: bool
-    """Whether it is told in any case."""
     klass: str = ""
     anchor: str = ""
 
 
-def lines(run: Scenes) -> tuple[list[Line], int]:
-    """Return the lines, in the order of time, and how many are left out."""
-    found = [
-        Line(each.begin, each.worker, each.job, each.generation, f"holds the job until it {_how(each.how)}"
-             f" after {seconds(each.end - each.begin)}", False)
-        for each in run.tenures
-    ]  # fmt: skip
-    for mark in run.marks:
-        if mark.kind != "request":
-            _, job, sink = mark.lane if mark.lane[0] != "worker" else ("", "", "")
-            at = f" at {sink}" if sink else ""
-            klass = mark.kind if mark.kind == "refusal" else ""
-            found.append(Line(mark.t, mark.worker, job, mark.generation, mark.words + at, bool(klass), klass))
-    for number, flaw in enumerate(run.flaws, 1):
-        rule = ", ".join(flaw.invariants)
-        words = f"{rule}: {'; '.join(flaw.sentences)}" + (f" at {flaw.lane[2]}" if flaw.lane[2] else "")
-        found.append(
-            Line(flaw.t, flaw.worker, flaw.lane[1], flaw.generation, words, True, "broken", f"flaw-{number}")
-        )
-    for fault in run.faults:
-        span = "" if fault.end is None else f", for {seconds(fault.end - fault.begin)}"
-        found.append(Line(fault.begin, fault.worker, "", None, fault.kind + span, True, "fault"))
-    found.sort(key=lambda line: line.t)
-    return _thinned(found)
+def lines(run: Run) -> tuple[list[Line], list[str]]:
+    """Return the lines, in the order of time, and what is left out."""
+    broken = [_moment(flaw, "broken") for flaw in run.of("flaw")]
+    listed = [replace(line, anchor=f"flaw-{number}") for number, line in enumerate(broken[:FLAWS], 1)]
+    told = [_moment(refusal, "refusal") for refusal in run.of("refusal")] + [
+        _fault(each) for each in run.faults
+    ]
+    told.sort(key=attrgetter("t"))
+    well = [_moment(each) for each in run.moments if each.kind in ("effect", "unknown")]
+    well += [_hold(each) for each in run.holds]
+    well.sort(key=attrgetter("t"))
+    told = list(_once(told))
+    groups = (
+        (broken, listed, "broken rules"),
+        (told, _spread(told), "refusals and faults"),
+        (well, _spread(well), "that went well"),
+    )
+    kept = [line for _, some, _ in groups for line in some]
+    left_out = [f"{len(every) - len(some)} {what}" for every, some, what in groups if len(every) > len(some)]
+    return sorted(kept, key=attrgetter("t")), left_out
 
 
 def rows(found: list[Line], begin: float) -> str:
@@ -64,38 +64,36 @@ def rows(found: list[Line], begin: float) -> str:
     )
 
 
-def _how(how: str) -> str:
-    return {"ran out": "runs out", "released": "is released", "completed": "is completed"}[how]
+def _moment(moment: Moment, klass: str = "") -> Line:
+    job = "" if moment.lane.of == "worker" else moment.lane.name
+    at = f" at {moment.lane.sink}" if moment.lane.sink else ""
+    return Line(moment.t, moment.worker, job, moment.generation, moment.words + at, klass)
 
 
-def _thinned(found: list[Line]) -> tuple[list[Line], int]:
-    plain = sum(not line.told for line in found)
-    step = max(1, -(-plain // MOST))
-    kept: list[Line] = []
-    seen = 0
-    runs: dict[int, int] = {}
-    for line in found:
-        if line.told:
-            before = kept[-1] if kept else None
-            # Like after like is one line with a count: a refused worker may ask again ten thousand times.
-            if before is not None and _like(before) == _like(line) and line.klass == "refusal":
-                runs[len(kept) - 1] = runs.get(len(kept) - 1, 1) + 1
-            else:
-                kept.append(line)
-        else:
-            if seen % step == 0:
-                kept.append(line)
-            seen += 1
-    for index, count in runs.items():
-        line = kept[index]
-        kept[index] = Line(
-            line.t, line.worker, line.job, line.generation, f"{line.words} ({count} times)", True, line.klass
-        )
-    return kept, plain - sum(not line.told for line in kept)
+def _hold(hold: Hold) -> Line:
+    words = f"holds the job until it {HOW[hold.how]} after {seconds(hold.end - hold.begin)}"
+    return Line(hold.begin, hold.worker, hold.job, hold.generation, words)
 
 
-def _like(line: Line) -> tuple[object, ...]:
-    return line.worker, line.job, line.generation, line.words, line.klass
+def _fault(fault: Fault) -> Line:
+    span = "" if fault.end is None else f", for {seconds(fault.end - fault.begin)}"
+    return Line(fault.begin, fault.worker, "", None, fault.kind + span, "fault")
+
+
+def _once(told: list[Line]) -> Iterator[Line]:
+    """Make like after like one line with a count: a refused worker may ask again ten thousand times."""
+    first, count = None, 0
+    for line in [*told, None]:
+        if first is not None and line is not None and replace(line, t=first.t) == first:
+            count += 1
+            continue
+        if first is not None:
+            yield replace(first, words=f"{first.words} ({count} times)") if count > 1 else first
+        first, count = line, 1
+
+
+def _spread(every: list[Line]) -> list[Line]:
+    return every[:: max(1, -(-len(every) // MOST))]
 
 
 def _attribute(name: str, value: str) -> str:

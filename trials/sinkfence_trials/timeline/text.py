@@ -1,9 +1,11 @@
-"""Text in a picture: made safe for XML, measured, and shortened."""
+"""Text in a picture: made safe for XML, measured, shortened, and kept apart."""
 
 from __future__ import annotations
 
 import html
 import re
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Final
 from unicodedata import east_asian_width
 
@@ -21,11 +23,6 @@ def width(text: str, size: float) -> float:
     return sum(1.1 if east_asian_width(each) in "WF" else 0.58 for each in text) * size
 
 
-def fitting(texts: tuple[str, ...], room: float, size: float) -> str:
-    """Return the first of some texts, from long to short, that has room; "" where none has."""
-    return next((text for text in texts if width(text, size) <= room), "")
-
-
 def shortened(text: str, room: float, size: float) -> str:
     """Return a text that has room: its beginning and its end, where it is too long."""
     if width(text, size) <= room:
@@ -39,3 +36,26 @@ def shortened(text: str, room: float, size: float) -> str:
 def seconds(span: float) -> str:
     """Return a length of time, with as many digits as are of use."""
     return f"{span * 1000:.0f} ms" if span < 0.1 else f"{span:.1f} s" if span < 100 else f"{span:.0f} s"
+
+
+Span = tuple[float, float]
+"""From where to where, across."""
+
+
+class Room:
+    """What is taken on each lane of a picture, by its y: no words lie on others, or on marks."""
+
+    def __init__(self) -> None:
+        self._taken: defaultdict[float, list[Span]] = defaultdict(list)
+
+    def take(self, y: float, span: Span) -> None:
+        """Have it that something stands there."""
+        self._taken[y].append(span)
+
+    def first(self, y: float, places: Iterable[Span]) -> float | None:
+        """Take the first place that is free, and return where it begins."""
+        for begin, end in places:
+            if not any(begin < other_end + 3 and other < end + 3 for other, other_end in self._taken[y]):
+                self.take(y, (begin, end))
+                return begin
+        return None

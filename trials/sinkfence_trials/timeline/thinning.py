@@ -1,36 +1,27 @@
-"""Which marks a picture can show: those that would lie on one another become one, with a count."""
+"""What a picture has room for: what would lie on one another is drawn as one, with a count."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
 
-from sinkfence_trials.timeline.plan import Plan
-from sinkfence_trials.timeline.scenes import Kind, Mark
-
-GRAIN: Final[dict[Kind, float]] = {"request": 6, "effect": 4, "refusal": 2, "unknown": 2}
-"""How near, in the picture's units, marks of a kind have to be to become one: refusals least."""
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """A mark in its place, and how many it stands for."""
+def thinned(things: Iterable[T], place: Callable[[T, float], Hashable], most: float) -> list[tuple[T, int]]:
+    """Keep the first thing of each place, and how many it stands for.
 
-    mark: Mark
-    x: float
-    y: float
-    colour: int
-    count: int
-
-
-def drawn(marks: Iterable[Mark], plan: Plan) -> list[Drawn]:
-    """Place the marks, thinned: nothing is left without a mark where it is, of its kind and its colour."""
-    kept: dict[tuple[object, ...], Drawn] = {}
-    for mark in marks:
-        x, y, colour = plan.x(mark.t), plan.row(mark.lane).y, plan.colour(mark.worker)
-        # By colour and not by worker: of those there may be any number.
-        at = (mark.kind, y, colour, int(x / GRAIN[mark.kind]))
-        before = kept.get(at)
-        kept[at] = Drawn(mark, x, y, colour, 1) if before is None else replace(before, count=before.count + 1)
-    return sorted(kept.values(), key=lambda each: each.x)
+    `place` says where a thing is, by a grain in the picture's units: 1, and doubled until no more than `most`
+    are left.
+    """
+    kept, grain = [(thing, 1) for thing in things], 1.0
+    while True:
+        places: dict[Hashable, tuple[T, int]] = {}
+        for thing, count in kept:
+            at = place(thing, grain)
+            first, before = places.get(at, (thing, 0))
+            places[at] = first, before + count
+        kept = list(places.values())
+        if len(kept) <= most or grain > most:
+            return kept
+        grain *= 2
