@@ -1,4 +1,4 @@
-"""Runs benchmarks by name, or all: shows a table, writes the numbers and a plot."""
+"""Runs benchmarks by name, or all, and ends with one table of them; or writes the page of what was run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import importlib
 import secrets
 from pathlib import Path
 
+from bench import page
+from bench.drawing import draw
 from bench.race import Race, Result, play
-from bench.report import Item, machine, plot, table, write_json
+from bench.report import Item, machine, overview, table, write_json
 
 HERE = Path(__file__).parent
 NAMES = sorted(
@@ -31,12 +33,23 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**32), help="of the order of turns")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="where NAME.json and NAME.svg go")
     parser.add_argument("--small", action="store_true", help="sizes that only show that it runs")
+    parser.add_argument(
+        "--page",
+        action="store_true",
+        help="run nothing: write docs/explanation/numbers.md of what is in --out",
+    )
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - set(NAMES):
         parser.error(f"no benchmark {', '.join(sorted(unknown))}: there are {', '.join(NAMES)}")
+    if options.page:
+        page.write(options.out)
+        return
     options.out.mkdir(parents=True, exist_ok=True)
-    for name in options.names or NAMES:
-        run(name, rounds=options.rounds, seed=options.seed, small=options.small, out=options.out)
+    results = {
+        name: run(name, rounds=options.rounds, seed=options.seed, small=options.small, out=options.out)
+        for name in options.names or NAMES
+    }
+    print(f"\nAll of it:\n{overview(results)}", end="")
 
 
 def run(name: str, *, rounds: int | None, seed: int, small: bool, out: Path) -> list[Item]:
@@ -51,12 +64,8 @@ def run(name: str, *, rounds: int | None, seed: int, small: bool, out: Path) -> 
         print(table([item]), end="", flush=True)
     write_json(items, about, out / f"{name}.json")
     (out / f"{name}.md").write_text(table(items))
-    if not any(isinstance(item, Result) for item in items):
-        return items
-    try:
-        plot(items, out / f"{name}.svg")
-    except ImportError:
-        print("no plot: pip install matplotlib")
+    if races := [item for item in items if isinstance(item, Result)]:
+        (out / f"{name}.svg").write_text(draw(races, f"{name}, seed {seed}"))
     return items
 
 

@@ -29,6 +29,12 @@ class Goal:
     def __str__(self) -> str:
         return f"{self.sign} {self.bound:g}"
 
+    @classmethod
+    def read(cls, text: str) -> Goal:
+        """Return the goal that was written so."""
+        sign, bound = text.split()
+        return cls(sign, float(bound))
+
 
 def at_most(bound: float) -> Goal:
     return Goal("<=", bound)
@@ -95,8 +101,38 @@ class Standing:
 class Result:
     """A race that was run."""
 
-    race: Race
+    title: str
+    unit: str
+    better: str
+    baseline: str
     standings: list[Standing]
+
+
+def compared(
+    title: str,
+    unit: str,
+    better: str,
+    baseline: str,
+    values: Mapping[str, list[float]],
+    goals: Mapping[str, Goal],
+) -> Result:
+    """Return what became of a race, from the values of each contestant in each round."""
+    base = values[baseline]
+    return Result(
+        title,
+        unit,
+        better,
+        baseline,
+        [
+            Standing(
+                name,
+                of_name,
+                [one / other for one, other in zip(of_name, base, strict=True)],
+                goals.get(name),
+            )
+            for name, of_name in values.items()
+        ],
+    )
 
 
 def play(race: Race, *, rounds: int | None, seed: int) -> Result:
@@ -109,19 +145,7 @@ def play(race: Race, *, rounds: int | None, seed: int) -> Result:
             value = turns[name]()
             if number > 0:
                 values[name].append(value)
-    base = values[race.baseline]
-    return Result(
-        race,
-        [
-            Standing(
-                name,
-                values[name],
-                [one / other for one, other in zip(values[name], base, strict=True)],
-                race.goals.get(name),
-            )
-            for name in turns
-        ],
-    )
+    return compared(race.title, race.unit, race.better, race.baseline, values, race.goals)
 
 
 def timed(work: Callable[[], object], *, times: int = 1, unit: float = 1.0) -> Turn:

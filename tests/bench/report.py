@@ -1,63 +1,104 @@
-"""What is shown of a benchmark: a table, the numbers behind it, and a plot."""
+"""What is shown of benchmarks: a table, and the numbers behind it, which can be read again."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
 import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from bench.race import CONTROL, Figure, Result
+from bench.race import Figure, Goal, Result, compared
 
 Item = Result | Figure | str
+HEAD = ["", "| | measured | ratio (quartiles) | goal |", "| --- | ---: | ---: | --- |"]
+PACKAGES = (
+    *("SQLAlchemy", "psycopg", "asyncpg", "boto3", "obstore", "uvicorn", "fastapi", "flask", "django"),
+    *("fencekit", "stormlock", "sentinel-coordination", "mithril-locks"),
+    *("idemkit", "fastapi-idempotency-key", "asgi-idempotency-header"),
+)
+"""Whose versions a number depends on."""
 
 
 def table(items: list[Item]) -> str:
-    """Return a benchmark as Markdown: a line for each contestant and figure, notes before and between."""
-    return "\n".join(line for item in items for line in _lines(item)) + "\n"
+    """Return items as Markdown: a table of races and figures, notes before and between."""
+    lines: list[str] = []
+    for before, item in zip([None, *items], items, strict=False):
+        if isinstance(item, str):
+            lines += ["", item]
+        else:
+            lines += [*(HEAD if before is None or isinstance(before, str) else []), *_rows(item)]
+    return "\n".join(lines) + "\n"
 
 
-def _lines(item: Item) -> list[str]:
-    if isinstance(item, str):
-        return ["", item]
+def overview(results: Mapping[str, list[Item]]) -> str:
+    """Return one table of all races and figures of all benchmarks."""
+    lines = list(HEAD)
+    for name, items in results.items():
+        for item in items:
+            if not isinstance(item, str):
+                first, *others = _rows(item)
+                lines += [f"| {name}: {first.removeprefix('| ')}", *others]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(item: Result | Figure) -> list[str]:
     if isinstance(item, Figure):
-        verdict = "" if item.goal is None else f" (goal {item.goal}: {_verdict(item.goal.met(item.value))})"
-        return [f"- {item.title}: {item.value:.4g} {item.unit}{verdict}"]
-    race = item.race
-    lines = [
-        "",
-        f"**{race.title}** ({len(item.standings[0].values)} rounds, {race.better} is good)",
-        "",
-        f"| contestant | {race.unit} | ratio to {race.baseline} | quartiles | goal | |",
-        "| --- | ---: | ---: | ---: | ---: | --- |",
+        return [f"| {item.title} | {item.value:.4g} {item.unit} | | {_aim(item.goal, item.value)} |"]
+    rounds = len(item.standings[0].values)
+    rows = [
+        f"| **{item.title}** ({rounds} rounds, {item.better} is good) | {item.unit} | to {item.baseline} | |"
     ]
     for standing in item.standings:
-        low, high = standing.quartiles
-        goal, verdict = ("", "")
-        if standing.goal is not None:
-            goal, verdict = str(standing.goal), _verdict(standing.goal.met(standing.ratio))
-        lines.append(
-            f"| {standing.name} | {standing.value:.4g} | {standing.ratio:.3f} "
-            f"| {low:.3f} to {high:.3f} | {goal} | {verdict} |"
-        )
-    return lines
+        low, high = map(shown, standing.quartiles)
+        spread = f"{shown(standing.ratio)} ({low} to {high})"
+        aim = _aim(standing.goal, standing.ratio)
+        rows.append(f"| {standing.name} | {standing.value:.4g} | {spread} | {aim} |")
+    return rows
 
 
-def _verdict(met: bool) -> str:
-    return "reached" if met else "**missed**"
+def _aim(goal: Goal | None, value: float) -> str:
+    return "" if goal is None else f"{goal}: {verdict(goal, value)}"
+
+
+def verdict(goal: Goal, value: float) -> str:
+    """Whether a goal is reached."""
+    return "reached" if goal.met(value) else "**missed**"
+
+
+def shown(ratio: float) -> str:
+    """A ratio, as exactly as it can be compared with a goal."""
+    return f"{ratio:.3f}" if ratio < 10 else f"{ratio:.1f}"
 
 
 def machine() -> dict[str, Any]:
     """Return what a number means nothing without."""
+    found: dict[str, str] = {}
+    for package in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
     return {
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "system": platform.platform(terse=True),
+        "processor": _processor(),
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 2),
+        "packages": ", ".join(f"{name} {number}" for name, number in found.items()),
     }
+
+
+def _processor() -> str:
+    """What Linux calls it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def write_json(items: list[Item], about: dict[str, Any], path: Path) -> None:
@@ -65,51 +106,38 @@ def write_json(items: list[Item], about: dict[str, Any], path: Path) -> None:
     path.write_text(json.dumps({"about": about, "items": [_plain(item) for item in items]}, indent=1) + "\n")
 
 
+def read_json(path: Path) -> tuple[dict[str, Any], list[Item]]:
+    """Return what was written: about what, and the items."""
+    read = json.loads(path.read_text())
+    return read["about"], [_item(plain) for plain in read["items"]]
+
+
 def _plain(item: Item) -> Any:
     if isinstance(item, str):
         return item
     if isinstance(item, Figure):
         goal = None if item.goal is None else str(item.goal)
-        return {"title": item.title, "value": item.value, "unit": item.unit, "goal": goal}
-    race = item.race
+        return {"title": item.title, "value": _short(item.value), "unit": item.unit, "goal": goal}
     return {
-        "title": race.title,
-        "unit": race.unit,
-        "better": race.better,
-        "baseline": race.baseline,
-        "values": {standing.name: standing.values for standing in item.standings},
-        "ratios": {standing.name: standing.ratio for standing in item.standings},
-        "goals": {name: str(goal) for name, goal in race.goals.items()},
+        "title": item.title,
+        "unit": item.unit,
+        "better": item.better,
+        "baseline": item.baseline,
+        "values": {each.name: [_short(value) for value in each.values] for each in item.standings},
+        "goals": {each.name: str(each.goal) for each in item.standings if each.goal is not None},
     }
 
 
-def plot(items: list[Item], path: Path) -> None:
-    """Draw each race: the ratio of every round, the median with its quartiles, the goals.
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")
 
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure as Drawing
 
-    races = [item for item in items if isinstance(item, Result)]
-    heights = [len(race.standings) for race in races]
-    drawing = Drawing(figsize=(8, sum(heights) * 0.32 + 0.9 * len(races)), layout="constrained")
-    axes = drawing.subplots(len(races), squeeze=False, height_ratios=heights)[:, 0]
-    for ax, result in zip(axes, races, strict=True):
-        names = [standing.name for standing in result.standings]
-        for row, standing in enumerate(result.standings):
-            colour = "0.6" if standing.name in (CONTROL, result.race.baseline) else "C0"
-            ax.plot(standing.ratios, [row] * len(standing.ratios), ".", color=colour, alpha=0.35)
-            ax.plot(standing.quartiles, [row, row], "-", color=colour, linewidth=3)
-            ax.plot([standing.ratio], [row], "o", color=colour)
-            if standing.goal is not None:
-                ax.plot([standing.goal.bound] * 2, [row - 0.4, row + 0.4], "-", color="C3")
-        ax.axvline(1, color="0.85", zorder=0)
-        ax.set_yticks(range(len(names)), names)
-        ax.set_ylim(len(names) - 0.5, -0.5)
-        ax.set_title(
-            f"{result.race.title}: ratio of {result.race.unit}, {result.race.better} is good", fontsize=9
-        )
-        ax.tick_params(labelsize=8)
-    FigureCanvasSVG(drawing).print_svg(path, metadata={"Date": None})
+def _item(plain: Any) -> Item:
+    if isinstance(plain, str):
+        return plain
+    if "values" not in plain:
+        goal = plain["goal"] and Goal.read(plain["goal"])
+        return Figure(plain["title"], plain["value"], plain["unit"], goal)
+    goals = {name: Goal.read(goal) for name, goal in plain["goals"].items()}
+    what = [plain[key] for key in ("title", "unit", "better", "baseline")]
+    return compared(*what, plain["values"], goals)

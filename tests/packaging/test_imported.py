@@ -23,7 +23,6 @@ CONTESTANTS = {  # of benchmarks; they needn't be installed
     "fencekit": ["fencekit"],
     "idemkit": ["idemkit"],
     "idempotency_header_middleware": ["asgi-idempotency-header"],
-    "matplotlib": ["matplotlib"],
     "mithril": ["mithril-locks"],
     "obstore": ["obstore"],
     "pgqueuer": ["pgqueuer"],

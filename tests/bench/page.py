@@ -1,0 +1,136 @@
+"""Writes docs/explanation/numbers.md, and what is behind it, of results: nothing there is written by hand."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+from bench.drawing import draw
+from bench.goals import AIMS, judge
+from bench.race import Result
+from bench.report import Item, overview, read_json, write_json
+
+EXPLANATION = Path(__file__).resolve().parents[2] / "docs" / "explanation"
+KEPT = EXPLANATION / "numbers"
+"""The results that the page is made of, and the pictures."""
+NAMES = {
+    "postgres": "PostgreSQL",
+    "leases": "Leases",
+    "s3": "S3",
+    "http": "HTTP",
+}
+"""The benchmarks that are on the page, in its order, and what each is called there."""
+
+TOP = """\
+# All numbers
+
+<!-- Written by `python3 run.py bench --page` of numbers/*.json. Run it again, and edit nothing here. -->
+
+What sinkfence costs beside the same work without it, and beside what else does it. `python3 run.py bench`
+measures all of it on your machine in about a quarter of an hour, and `python3 run.py bench postgres` a part.
+
+Contestants take turns within each round, in a new random order, and each is compared with the baseline *of
+the same round*: a slow moment of the machine meets all of them. A ratio is the median over the rounds, with
+its quartiles. The **A/A control** is the baseline once more, under another name: as far as it is from 1,
+two equal things seem apart here, and no difference that is smaller says anything.
+"""
+ELSEWHERE = (
+    (
+        "no row whose generation is below the highest mark committed before it, in 50,000 commits",
+        "[54,087 commits, none](numbers-postgres.md#commit-order)",
+    ),
+    (
+        "the same test finds thousands that a plain read and FOR KEY SHARE let through",
+        "[2,443 of 33,484](numbers-postgres.md#commit-order)",
+    ),
+)
+"""Goals that tests hold, at the sizes of the design."""
+TREE = """\
+```{toctree}
+:hidden:
+
+numbers-postgres
+numbers-leases
+numbers-s3
+numbers-http
+```
+"""
+
+
+def write(results: Path, page: Path = EXPLANATION / "numbers.md", kept: Path = KEPT) -> None:
+    """Keep the results of each benchmark that was run, and write the page of all that are kept.
+
+    Raises:
+        LookupError: a goal was not measured: all benchmarks are to be run as they are now.
+    """
+    for name, title in NAMES.items():
+        if (results / f"{name}.json").exists():
+            about, items = read_json(results / f"{name}.json")
+            write_json(items, about, kept / f"{name}.json")
+            _, items = read_json(kept / f"{name}.json")  # in fewer digits
+            races = [item for item in items if isinstance(item, Result)]
+            (kept / f"{name}.svg").write_text(draw(races, f"{title}: the ratios of the table"))
+    page.write_text(text(kept))
+
+
+def text(kept: Path) -> str:
+    """Return the page that is made of these results."""
+    found = {name: read_json(kept / f"{name}.json") for name in NAMES}
+    items = {name: items for name, (_, items) in found.items()}
+    named = {NAMES[name]: of_name for name, of_name in items.items()}
+    parts = [
+        TOP,
+        "## What it was measured on\n",
+        "\n".join(_conditions(name, *found[name]) for name in NAMES) + "\n",
+        "## The goals\n",
+        _goals(items),
+        "## The table\n",
+        "Who is in it, and what they leave out, is on each destination's page, with where the time goes.",
+        overview(named),
+        "## The pictures\n",
+        "Each line is a row of the table: the median on its quartiles; the red mark is the goal.\n",
+        *(
+            f"![The ratios of {title}, as in the table](numbers/{name}.svg)\n"
+            for name, title in NAMES.items()
+        ),
+        TREE,
+    ]
+    return "\n".join(parts)
+
+
+def _conditions(name: str, about: dict[str, Any], items: list[Item]) -> str:
+    """When and where, and the notes that a benchmark begins with."""
+    where = ", ".join(
+        f"{key} {value}" for key, value in about.items() if key not in ("when", "packages", "seed")
+    )
+    notes = list(itertools.takewhile(lambda item: isinstance(item, str), items))[1:]
+    lines = [f"- [{NAMES[name]}](numbers-{name}.md), {about['when'][:16].replace('T', ' ')} UTC: {where}."]
+    lines += [f"  {note}." for note in notes]
+    if "packages" in about:
+        lines.append(f"  {about['packages']}.")
+    return "\n".join(lines)
+
+
+def _goals(items: dict[str, list[Item]]) -> str:
+    """Every goal of the design: reached or not, and why not."""
+    lines: list[str] = []
+    reached = 0
+    for name, title in NAMES.items():
+        lines += ["", f"### {title}", "", "| goal | measured | |", "| --- | --- | --- |"]
+        for aim in (aim for aim in AIMS if aim.bench == name):
+            verdict = judge(aim, items[name])
+            reached += verdict.met
+            told = "reached" if verdict.met else f"**missed**: {aim.why or 'see the page'}"
+            lines.append(f"| {aim.says} | {verdict.measured} | {told} |")
+    lines += ["", "### Not timed", "", "| goal | found | |", "| --- | --- | --- |"]
+    lines += [f"| {says} | {found} | reached |" for says, found in ELSEWHERE]
+    return (
+        "\n".join(
+            [
+                f"The design set {len(AIMS) + len(ELSEWHERE)}, and {reached + len(ELSEWHERE)} are reached.",
+                *lines,
+            ]
+        )
+        + "\n"
+    )
