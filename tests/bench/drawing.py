@@ -58,7 +58,8 @@ def _race(race: Result, top: float) -> Iterator[str]:
             f'<text x="{LEFT - 10}" y="{middle + 4:g}" text-anchor="end">{escape(standing.name)}</text>'
             f'<path class="spread" d="M{low:.1f} {middle:g}H{high + 0.1:.1f}"/>{goal}'
             f'<circle class="dot" cx="{place(standing.ratio):.1f}" cy="{middle:g}" r="3.5"/>'
-            f'<text class="value" x="{LEFT + WIDTH + 8}" y="{middle + 4:g}">{shown(standing.ratio)}</text></g>'
+            f'<text class="value" x="{LEFT + WIDTH + 8}" y="{middle + 4:g}">{shown(standing.ratio)}</text>'
+            "</g>"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -142,3 +143,13 @@ def test_the_wheel_says_what_it_runs_on(built: Path) -> None:
     assert "Requires-Python: >=3.11\n" in metadata
     assert "License-Expression: Apache-2.0\n" in metadata
     assert "# sinkfence\n" in metadata
+
+
+def test_the_changelog_tells_of_this_version() -> None:
+    """Its first heading is of the version that is built, with the day, or says that there is none yet."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    [heading] = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[:1]
+    if ".dev" in version:
+        assert heading == f"{version.partition('.dev')[0]} (unreleased)"
+    else:
+        assert re.fullmatch(rf"{re.escape(version)} - 20\d\d-\d\d-\d\d", heading)
