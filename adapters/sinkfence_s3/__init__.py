@@ -9,14 +9,15 @@ from sinkfence.findings import Finding, Report
 from sinkfence_s3.buckets import FencedBucket
 from sinkfence_s3.doctor import doctor
 from sinkfence_s3.objects import FencedObject
-from sinkfence_s3.readers import Reader, Stat
-from sinkfence_s3.swap import Written
+from sinkfence_s3.put import Written
+from sinkfence_s3.readers import JobMark, Reader, Stat
 from sinkfence_s3.writers import Writer
 
 __all__ = [
     "FencedBucket",
     "FencedObject",
     "Finding",
+    "JobMark",
     "Reader",
     "Report",
     "Stat",

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import Final, NamedTuple, Protocol, cast
 
 READ: Final = 1024 * 1024
 """Bytes that are asked of a file at a time."""
@@ -30,34 +30,13 @@ BodyLike = Piece | os.PathLike[str] | Readable | Iterable[Piece]
 """Bytes, a file's path, a binary file object, read from where it stands, or an iterable of bytes."""
 
 
-class Body:
+class Body(NamedTuple):
     """A body that was opened."""
 
-    def __init__(self, length: int | None, begin: Callable[[], Iterator[object]]) -> None:
-        self.length = length
-        """In bytes; None for a stream, whose end is found by reading it."""
-        self._begin = begin
-
-    def pieces(self) -> Iterator[bytes | memoryview]:
-        """Read it, from where it stood when it was opened.
-
-        Raises:
-            io.UnsupportedOperation: it was read before, and cannot be rewound.
-            TypeError: it gave something else than bytes.
-            ValueError: its length is no longer what it was.
-        """
-        size = 0
-        for given in self._begin():
-            piece = octets(given)
-            size += len(piece)
-            # Here, too: what reads on beyond its length may have no end (/dev/zero, whose length is 0).
-            if self.length is not None and size > self.length:
-                break
-            yield piece
-        if self.length is not None and self.length != size:
-            raise ValueError(
-                f"this file had {self.length} bytes, and gave {size}: nothing may write to it while it is put"
-            )
+    length: int | None
+    """In bytes; None for a stream, whose end is found by reading it."""
+    pieces: Iterator[bytes | memoryview]
+    """To be read once. Raises TypeError for what is no bytes, ValueError if the length is no longer that."""
 
 
 @contextmanager
@@ -70,7 +49,7 @@ def opened(body: BodyLike) -> Generator[Body]:
     """
     if isinstance(body, bytes | bytearray | memoryview):
         data = octets(body)
-        yield Body(len(data), lambda: iter((data,)))
+        yield Body(len(data), iter((data,)))
     elif isinstance(body, os.PathLike):
         with Path(body).open("rb") as file, _of_file(file) as opened_file:
             yield opened_file
@@ -78,9 +57,7 @@ def opened(body: BodyLike) -> Generator[Body]:
         with _of_file(cast("Readable", body)) as opened_file:
             yield opened_file
     elif isinstance(body, Iterable) and not isinstance(body, str):
-        pieces = cast("Iterable[object]", body)
-        # A generator is its own iterator, and what it has given is gone; a list begins anew.
-        yield Body(None, _once(pieces) if iter(pieces) is pieces else lambda: iter(pieces))
+        yield Body(None, _measured(cast("Iterable[object]", body), None))
     else:
         raise TypeError(
             "a body is bytes, a path (pathlib.Path), a binary file object or an iterable of bytes, not "
@@ -109,8 +86,10 @@ def octets(piece: object) -> bytes | memoryview:
 
 @contextmanager
 def _of_file(file: Readable) -> Generator[Body]:
-    if not _seekable(file):
-        yield Body(None, _once(_read(file)))
+    # Asked and not looked up: the wrappers of tempfile and of web frameworks are no io.IOBase.
+    asked = getattr(file, "seekable", None)
+    if not (callable(asked) and asked()):
+        yield Body(None, _measured(_read(file), None))
         return
     seekable = cast("io.BufferedIOBase", file)
     start = seekable.tell()
@@ -119,13 +98,8 @@ def _of_file(file: Readable) -> Generator[Body]:
     # What `to_parquet(buffer)` leaves behind: put as it stands, it would be an empty object.
     if start and length <= 0:
         raise ValueError("this file stands at its end, nothing would be put: seek(0) first, or put b''")
-
-    def begin() -> Iterator[object]:
-        seekable.seek(start)
-        return _read(file)
-
     try:
-        yield Body(length, begin)
+        yield Body(length, _measured(_read(file), length))
     except Exception:
         with suppress(ValueError, OSError):  # closed meanwhile: the first error is the one to hear
             seekable.seek(start)
@@ -137,21 +111,16 @@ def _read(file: Readable) -> Iterator[object]:
         yield piece
 
 
-def _once(pieces: Iterable[object]) -> Callable[[], Iterator[object]]:
-    begun: list[bool] = []
-
-    def begin() -> Iterator[object]:
-        if begun:
-            raise io.UnsupportedOperation(
-                "this body would have to be sent again, and cannot be rewound: put it again from the start"
-            )
-        begun.append(True)
-        return iter(pieces)
-
-    return begin
-
-
-def _seekable(body: object) -> bool:
-    # Asked and not looked up: the wrappers of tempfile and of web frameworks are no io.IOBase.
-    seekable = getattr(body, "seekable", None)
-    return callable(seekable) and bool(seekable())
+def _measured(pieces: Iterable[object], length: int | None) -> Iterator[bytes | memoryview]:
+    size = 0
+    for given in pieces:
+        piece = octets(given)
+        size += len(piece)
+        # Here, too: what reads on beyond its length may have no end (/dev/zero, whose length is 0).
+        if length is not None and size > length:
+            break
+        yield piece
+    if length is not None and length != size:
+        raise ValueError(
+            f"this file had {length} bytes, and gave {size}: nothing may write to it while it is put"
+        )

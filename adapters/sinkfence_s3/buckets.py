@@ -15,17 +15,17 @@ from sinkfence_s3.objects import FencedObject
 from sinkfence_s3.once import put_once
 from sinkfence_s3.orphans import collect
 from sinkfence_s3.probe import FOLDER, probe
-from sinkfence_s3.store import Etags, Exchange, S3Client, Store, endpoint
-from sinkfence_s3.swap import Written
+from sinkfence_s3.put import Written
+from sinkfence_s3.store import Exchange, S3Client, Store, endpoint
 
 MAX_KEY: Final = 1024
 """Bytes of UTF-8 (Amazon S3 user guide, "Naming Amazon S3 objects")."""
 MAX_PREFIX: Final = 900
 """Bytes of UTF-8: the probe's keys fit after it, and names of objects."""
 
-# Which buckets have passed, per endpoint, bucket and prefix: a fact about the world, not about an instance.
-# A verdict against a bucket isn't kept: once it is mended, the next write goes through.
-_passed: dict[tuple[str, str, str], Etags] = {}
+# Which buckets have passed, per endpoint, bucket and prefix, and whether they want bare ETags: a fact about
+# the world, not about an instance. A verdict against one isn't kept: once it is mended, the next one passes.
+_passed: dict[tuple[str, str, str], bool] = {}
 
 
 class FencedBucket:
@@ -139,9 +139,9 @@ class FencedBucket:
             with self._locks.setdefault(this_process(), threading.Lock()):
                 if which not in _passed:
                     _passed[which] = self._tried(where)
-        self._store.etags = _passed[which]
+        self._store.bare = _passed[which]
 
-    def _tried(self, where: str) -> Etags:
+    def _tried(self, where: str) -> bool:
         verdict = probe(self._store.client, self._store.bucket, self._prefix)
         if verdict.problem is not None:
             raise NotEnforced(
@@ -149,7 +149,7 @@ class FencedBucket:
                 f"({verdict.problem}): nothing here would stop a stale owner. Use a store that honours "
                 "If-None-Match and If-Match on PutObject"
             )
-        return verdict.etags
+        return verdict.bare
 
 
 def _check_key(key: str) -> str:

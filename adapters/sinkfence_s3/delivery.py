@@ -12,7 +12,8 @@ from typing import IO, Any, Final, TypeVar
 from botocore.exceptions import ClientError
 
 from sinkfence.errors import OutcomeUnknown, SchemaMismatch
-from sinkfence_s3.store import Exchange, no_answer, passing, settled, status, worth_repeating
+from sinkfence_s3.answers import no_answer, passing, settled, status, worth_repeating
+from sinkfence_s3.store import Exchange
 
 SENDINGS: Final = 4
 """How often the very same request is sent while what is read shows that it wasn't applied yet."""
@@ -61,9 +62,6 @@ def deliver(
         result = judge(new, in_doubt)
         if result is not None:
             return result
-        # Refused although the state is the one it asks for: a store that was replaced may want it otherwise.
-        if etag is not None and isinstance(error, ClientError) and status(error) == 412:
-            exchange.other_form()
         pause(turn)
     if error is not None and not in_doubt:
         if etag is None and isinstance(error, ClientError) and status(error) == 412:

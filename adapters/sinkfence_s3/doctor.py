@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sinkfence.errors import NotEnforced
 from sinkfence.findings import Finding, Grade, Report
-from sinkfence_s3.probe import STEPS, Trial, races
-from sinkfence_s3.store import S3Client, code, endpoint, status
+from sinkfence_s3.probe import STEPS, Problem, Trial, races
+from sinkfence_s3.store import S3Client, endpoint
 
 ROUNDS: Final = 5
 """Of races: a store that tests first and writes later may win one by chance."""
@@ -22,8 +22,6 @@ SKEW: Final = 60.0
 
 _USE_ANOTHER: Final = "use a store that honours If-None-Match and If-Match on PutObject, atomically"
 _BY_WEIGHT: Final[tuple[Grade, ...]] = ("ok", "note", "weak", "unknown", "broken")
-_UNTRIED: Final[Grade] = "unknown"
-_MEND: Final = "mend that, and ask again"
 
 
 def doctor(client: S3Client, bucket: str, prefix: str = "") -> Report:
@@ -34,13 +32,13 @@ def doctor(client: S3Client, bucket: str, prefix: str = "") -> Report:
     """
     trial = Trial(client, bucket, prefix)
     try:
-        findings = [
-            _tried(trial, name, partial(_step, name, step), _UNTRIED, _MEND) for name, step in STEPS.items()
-        ]
+        findings: list[Finding] = []
+        for name, step in STEPS.items():
+            findings += _tried(trial, name, "unknown", partial(_conditions, name, step))
         if all(each.grade == "ok" for each in findings):
-            findings += _races(trial)
-        findings += [_tried(trial, name, step, "note") for name, step in _MORE.items()]
-        findings.append(_tried(trial, "metadata", _metadata, "weak"))
+            findings += _tried(trial, "races", "unknown", _races)
+        for name, look in _MORE.items():
+            findings += _tried(trial, name, "weak" if name == "metadata" else "note", look)
     finally:
         trial.clean()
     findings += [_cleaned(trial), _once(findings)]
@@ -49,36 +47,33 @@ def doctor(client: S3Client, bucket: str, prefix: str = "") -> Report:
 
 
 def _tried(
-    trial: Trial, name: str, step: Callable[[Trial], Finding], untried: Grade, advice: str = ""
-) -> Finding:
+    trial: Trial, name: str, untried: Grade, step: Callable[[Trial], Finding | list[Finding]]
+) -> list[Finding]:
     try:
-        return trial.run(name, step)
+        found = trial.run(name, step)
     except NotEnforced as refusal:
-        return Finding(name, "broken", str(refusal), _USE_ANOTHER)
+        return [Finding(name, "broken", str(refusal), _USE_ANOTHER)]
     except (ClientError, BotoCoreError, TimeoutError) as error:
-        says = f"could not be tried: {error}"
-        return Finding(name, untried, says, "; ".join([*getattr(error, "__notes__", ()), advice]))
+        advice = [*getattr(error, "__notes__", ()), *(["mend that, and ask again"] * (untried == "unknown"))]
+        return [Finding(name, untried, f"could not be tried: {error}", "; ".join(advice))]
+    return found if isinstance(found, list) else [found]
 
 
-def _step(name: str, step: Callable[[Trial], str | None], trial: Trial) -> Finding:
-    return _judged(name, step(trial))
-
-
-def _judged(name: str, problem: str | None) -> Finding:
+def _judged(name: str, problem: Problem) -> Finding:
     return Finding(name, "broken", problem, _USE_ANOTHER) if problem else Finding(name, "ok", "enforced")
 
 
+def _conditions(name: str, step: Callable[[Trial], Problem], trial: Trial) -> Finding:
+    return _judged(name, step(trial))
+
+
 def _races(trial: Trial) -> list[Finding]:
-    try:
-        problems = trial.run("races", partial(races, rounds=ROUNDS))
-    except (ClientError, BotoCoreError, TimeoutError) as error:
-        return [Finding("races", "unknown", str(error), _MEND)]
-    return [_judged(name, problem) for name, problem in problems.items()]
+    return [_judged(name, problem) for name, problem in races(trial, ROUNDS).items()]
 
 
 def _quotes(trial: Trial) -> Finding:
     name = "ETags in conditions"
-    if trial.store.etags.bare:
+    if trial.store.bare:
         return Finding(name, "note", "taken only without their quotes, which is found out and done")
     return Finding(name, "ok", "taken as they are sent")
 
@@ -87,11 +82,12 @@ def _equal_bytes(trial: Trial) -> Finding:
     first = trial.write("equal", b"the same", None)
     second = None if first is None else trial.write("equal", b"the same", first)
     if second is None:
-        return Finding("equal bytes", "note", "could not be written twice")
-    if first == second:
+        says = "could not be written twice"
+    elif first == second:
         says = "have equal ETags: If-Match on objects of your own is no fence, on registers it is"
-        return Finding("equal bytes", "note", says)
-    return Finding("equal bytes", "note", "have another ETag at each write")
+    else:
+        says = "have another ETag at each write"
+    return Finding("equal bytes", "note", says)
 
 
 def _metadata(trial: Trial) -> Finding:
@@ -128,27 +124,6 @@ def _versioning(trial: Trial) -> Finding:
     return Finding("versioning", "note", says, advice)
 
 
-def _delete(trial: Trial) -> Finding:
-    return _other(trial, "conditional delete", trial.store.client.delete_object, IfMatch='"another"')
-
-
-def _copy(trial: Trial) -> Finding:
-    source = {"Bucket": trial.store.bucket, "Key": trial.folder + "create"}
-    copy = trial.store.client.copy_object
-    return _other(trial, "conditional copy", copy, IfNoneMatch="*", CopySource=source)
-
-
-def _other(trial: Trial, name: str, call: Callable[..., Any], **condition: Any) -> Finding:
-    trial.write("other", b"here", None)
-    try:
-        call(Bucket=trial.store.bucket, Key=trial.folder + "other", **condition)
-    except ClientError as error:
-        says = "is honoured" if status(error) == 412 else f"is answered with {code(error)}"
-    else:
-        says = "is IGNORED"
-    return Finding(name, "note", f"{says}; not used here, and no fence: conditions of it race on some stores")
-
-
 def _cleaned(trial: Trial) -> Finding:
     if not trial.left:
         return Finding("deleting", "ok", "allowed: what was tried here is gone")
@@ -162,7 +137,7 @@ def _once(findings: list[Finding]) -> Finding:
     """Judge what `put_once` needs by itself. `FencedBucket` asks for all of a fence or nothing."""
     grades: dict[str, Grade] = {each.name: each.grade for each in findings}
     # Races that were not tried are unknown: no fence is claimed then anyway.
-    needs = [grades.get(name, _UNTRIED) for name in ("create if absent", "race of creates", "metadata")]
+    needs = [grades.get(name, "unknown") for name in ("create if absent", "race of creates", "metadata")]
     worst = _BY_WEIGHT[max(map(_BY_WEIGHT.index, needs))]
     return Finding("put_once", worst, "enforced" if worst == "ok" else "NOT ENFORCED, or not shown to be")
 
@@ -172,6 +147,5 @@ _MORE: Final[Mapping[str, Callable[[Trial], Finding]]] = {
     "equal bytes": _equal_bytes,
     "clock": _clock,
     "versioning": _versioning,
-    "conditional delete": _delete,
-    "conditional copy": _copy,
+    "metadata": _metadata,
 }

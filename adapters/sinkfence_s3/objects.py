@@ -6,18 +6,16 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
 
-from botocore.exceptions import ClientError
-
 from sinkfence.sinks import Bearer
-from sinkfence_s3 import plan, readers, swap
+from sinkfence_s3 import plan, readers
 from sinkfence_s3.bodies import BodyLike, opened
 from sinkfence_s3.data import Data, folder
 from sinkfence_s3.delivery import remove
-from sinkfence_s3.known import KnownRegister
-from sinkfence_s3.put import Put
-from sinkfence_s3.readers import Reader, Stat
+from sinkfence_s3.put import Put, Written
+from sinkfence_s3.readers import JobMark, Reader, Stat
 from sinkfence_s3.register import check_content_type
-from sinkfence_s3.store import Exchange, Store, code
+from sinkfence_s3.store import Exchange, Store
+from sinkfence_s3.swap import KnownRegister
 from sinkfence_s3.writers import Writer
 
 
@@ -58,7 +56,7 @@ class FencedObject:
         expect: int | None = None,
         content_type: str | None = None,
         progress: Callable[[int], object] | None = None,
-    ) -> swap.Written:
+    ) -> Written:
         """Replace the content. Without `expect`, the last put of the newest owner wins.
 
         One request up to 256 KiB. What is longer goes to a data object of its own first, in parts of 8 MiB
@@ -81,26 +79,25 @@ class FencedObject:
             IdempotencyMismatch: the step has put other content.
             OutcomeUnknown: sent, and its fate cannot be read: repeat it under the same step.
             JobMismatch, SchemaMismatch, NotEnforced: as `arm`.
-            io.UnsupportedOperation: somebody aborted the upload, and the body cannot be read again.
             ValueError, TypeError: a body that is spent, text, or written to meanwhile; a malformed argument.
         """
         if expect is not None and (type(expect) is not int or expect < 0):
             raise ValueError("expect is the seq of the content to replace: an int, and 0 for none")
         check_content_type(content_type)
-        put = Put(self._known, bearer, step, expect)
         with opened(body) as source:
-            for again in (True, False):
-                upload = put.upload(content_type=content_type, length=source.length, progress=progress)
-                try:
-                    with upload:
-                        for piece in source.pieces():
-                            upload.write(piece)
-                        return put.finish(upload)
-                except ClientError as error:
-                    if not (again and code(error) == "NoSuchUpload"):
-                        raise
-                    put.lost(upload)
-        raise AssertionError("unreachable")
+            put = Put(
+                self._known,
+                bearer,
+                step=step,
+                expect=expect,
+                content_type=content_type,
+                length=source.length,
+                progress=progress,
+            )
+            with put:
+                for piece in source.pieces:
+                    put.write(piece)
+                return put.finish()
 
     @contextmanager
     def open(self, bearer: Bearer, *, step: str | None = None) -> Generator[Writer]:
@@ -114,16 +111,9 @@ class FencedObject:
             as `put`; inside the block, on writing, as well as at its end.
             ValueError: more than 78 GiB, or an earlier write failed.
         """
-        put = Put(self._known, bearer, step, None)
-        upload = put.upload()
-        try:
-            with upload, Writer(upload) as file:
-                yield file
-                file.written = put.finish(upload)
-        except ClientError as error:
-            if code(error) == "NoSuchUpload":
-                put.lost(upload)
-            raise
+        with Put(self._known, bearer, step=step) as put, Writer(put) as file:
+            yield file
+            file.written = put.finish()
 
     def delete(self, bearer: Bearer, *, step: str | None = None) -> None:
         """Take the content away: to readers it is as if nothing was put. The register stays, with its mark.
@@ -159,3 +149,13 @@ class FencedObject:
         """
         found = readers.find(self._known.store, self._known.key)
         return None if found is None else found[0]
+
+    def mark(self) -> JobMark | None:
+        """Return whose the object is, also where it was only armed or was deleted; None if nobody was here.
+
+        For looking on: who writes under a generation that was found here makes a stale owner look new.
+
+        Raises:
+            SchemaMismatch: as `get`.
+        """
+        return readers.mark(self._known.store, self._known.key)

@@ -16,8 +16,8 @@ from sinkfence.errors import IdempotencyMismatch
 from sinkfence.tokens import check_text
 from sinkfence_s3.bodies import BodyLike, opened
 from sinkfence_s3.delivery import deliver, read_back
+from sinkfence_s3.put import Written
 from sinkfence_s3.store import Exchange
-from sinkfence_s3.swap import Written
 
 MAX_ONCE: Final = 5 * 1024**3
 """Bytes: what S3 takes in one request. Multipart completion under a condition is not atomic everywhere."""
@@ -41,7 +41,7 @@ def put_once(exchange: Exchange, body: BodyLike, step: str, ready: Callable[[], 
     # a stream may have to be sent again.
     with opened(body) as source, tempfile.SpooledTemporaryFile(IN_MEMORY) as copy:
         digest, size = hashlib.sha256(), 0
-        for piece in source.pieces():
+        for piece in source.pieces:
             size += len(piece)
             if size > MAX_ONCE:
                 raise ValueError(f"this body has more than {MAX_ONCE} bytes (5 GiB), the most that fits here")

@@ -7,8 +7,9 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from sinkfence_s3.answers import code
 from sinkfence_s3.data import Data, folder, generation_of
-from sinkfence_s3.store import Exchange, Store, code
+from sinkfence_s3.store import Exchange, Store
 from sinkfence_s3.swap import look
 
 

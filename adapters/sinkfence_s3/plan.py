@@ -188,9 +188,8 @@ class Fate(Enum):
     OVERTAKEN = auto()
     """Another write took its place; it was not applied, and S3 will never apply it."""
     UNKNOWN = auto()
-    """So many writes have followed that the register no longer remembers."""
-    UPROOTED = auto()
-    """The register it was based on is gone or went back: somebody removed or restored it by other means."""
+    """So many writes have followed that the register no longer remembers, or it is no longer the one that the
+    request was based on: somebody removed or restored it by other means."""
 
 
 def fate(send: Send, seen: Seen | None) -> Fate:
@@ -201,13 +200,11 @@ def fate(send: Send, seen: Seen | None) -> Fate:
     """
     ring = () if seen is None else seen.register.ring
     seq = 0 if seen is None else seen.register.last.seq
-    if seq < send.base_seq:
-        return Fate.UPROOTED
     if seq == send.base_seq:
         if seen is None:
             return Fate.NOT_YET
         if send.base is None or seen.register.last != send.base.register.last:
-            return Fate.UPROOTED
+            return Fate.UNKNOWN
         # The same bytes under another ETag, after a migration or re-encryption: the condition names a version
         # that is gone for good, as whatever is written next is unique.
         return Fate.NOT_YET if seen.etag.strip('"') == send.base.etag.strip('"') else Fate.OVERTAKEN

@@ -18,7 +18,8 @@ from typing import Any, Final, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from sinkfence_s3.store import Etags, Exchange, S3Client, Store, settled, status, strong, worth_repeating
+from sinkfence_s3.answers import settled, status, worth_repeating
+from sinkfence_s3.store import Exchange, S3Client, Store, strong
 
 FOLDER: Final = ".sinkfence-probe"
 RACERS: Final = 4
@@ -27,29 +28,22 @@ PATIENCE: Final = 30.0
 """Seconds for one step, whatever the client's timeouts are: some stores let who lost a race wait a while."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was tried."""
-
-    name: str
-    problem: str | None
-    """What went wrong, or None."""
+Problem = str | None
+"""What went wrong, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What the probe found."""
 
-    checks: tuple[Check, ...]
-    etags: Etags
-    """In which form conditions have to be sent."""
+    checks: Mapping[str, Problem]
+    bare: bool
+    """Whether ETags in conditions have to be sent without their quotes."""
 
     @property
-    def problem(self) -> str | None:
+    def problem(self) -> Problem:
         """The first problem, or None if the conditions are enforced."""
-        return next((f"{check.name}: {check.problem}" for check in self.checks if check.problem), None)
+        return next((f"{name}: {problem}" for name, problem in self.checks.items() if problem), None)
 
 
 def probe(client: S3Client, bucket: str, prefix: str = "") -> Verdict:
@@ -63,10 +57,10 @@ def probe(client: S3Client, bucket: str, prefix: str = "") -> Verdict:
     """
     trial = Trial(client, bucket, prefix)
     try:
-        checks = [Check(name, trial.run(name, step)) for name, step in STEPS.items()]
-        if not any(check.problem for check in checks):
-            checks += [Check(name, problem) for name, problem in trial.run("races", races).items()]
-        return Verdict(tuple(checks), trial.store.etags)
+        checks = {name: trial.run(name, step) for name, step in STEPS.items()}
+        if not any(checks.values()):
+            checks |= trial.run("races", races)
+        return Verdict(checks, trial.store.bare)
     finally:
         trial.clean()
 
@@ -113,18 +107,8 @@ class Trial:
         self._made.add((exchange.key, exchange.version))
         return new
 
-    def refuses(self, name: str, body: bytes, etag: str) -> bool:
-        """Whether a write is refused as out of date: a 412 to its first sending says so, and nothing else."""
-        exchange = Exchange(self.store, self.folder + name)
-        try:
-            exchange.write(body, etag)
-        except ClientError as error:
-            return status(error) == 412 and settled(error)
-        self._made.add((exchange.key, exchange.version))
-        return False
-
-    def differs(self, name: str, expected: bytes | None) -> str | None:
-        """Return what is wrong with the bytes that stand there, or None."""
+    def differs(self, name: str, expected: bytes | None) -> Problem:
+        """Compare the bytes that stand there."""
         stored = Exchange(self.store, self.folder + name).read(1024)
         there = None if stored is None else stored.data
         return None if there == expected else f"{there!r} stands there instead of {expected!r}"
@@ -145,20 +129,19 @@ class Trial:
             self.run("clean up", delete)
 
 
-def races(trial: Trial, rounds: int = 1) -> dict[str, str | None]:
+def races(trial: Trial, rounds: int = 1) -> dict[str, Problem]:
     """Race both conditions, at once, and say what was wrong with them."""
 
-    def problem(kind: str, base: bytes | None) -> str | None:
+    def problem(kind: str, base: bytes | None) -> Problem:
         found = (_race(trial, f"{kind}-{uuid.uuid4()}", base) for _ in range(rounds))
         return next((problem for problem in found if problem), None)
 
-    creates = _aside(lambda: problem("creates", None))
-    swaps = _aside(lambda: problem("swaps", b"base"))
+    creates, swaps = _aside(lambda: problem("creates", None)), _aside(lambda: problem("swaps", b"base"))
     wait((creates, swaps))
     return {"race of creates": creates.result(), "race of swaps": swaps.result()}
 
 
-def _create(trial: Trial) -> str | None:
+def _create(trial: Trial) -> Problem:
     if trial.write("create", b"first", None) is None:
         return "refused, although the key was free"
     if trial.write("create", b"second", None) is not None:
@@ -166,14 +149,14 @@ def _create(trial: Trial) -> str | None:
     return trial.differs("create", b"first")
 
 
-def _swap(trial: Trial) -> str | None:
+def _swap(trial: Trial) -> Problem:
     first = trial.write("swap", b"one", None)
     if first is None:
         return "the key to swap could not be made"
     strong(first)
     second = trial.write("swap", b"two", first)
     if second is None:
-        trial.store.etags.bare = True
+        trial.store.bare = True
         second = trial.write("swap", b"two", first)
     if second is None:
         return "refused, although the ETag was the object's own"
@@ -181,27 +164,16 @@ def _swap(trial: Trial) -> str | None:
         return "other bytes have the same ETag: it names no version"
     if trial.write("swap", b"three", first) is not None:
         return "accepted, although the object had changed: If-Match is ignored"
-    problem = trial.differs("swap", b"two")
-    trial.store.etags.either = problem is None and _refused_in_the_other_form(trial, first)
-    return problem
+    return trial.differs("swap", b"two")
 
 
-def _refused_in_the_other_form(trial: Trial, stale: str) -> bool:
-    etags = trial.store.etags
-    etags.bare = not etags.bare
-    try:
-        return trial.refuses("swap", b"four", stale) and trial.differs("swap", b"two") is None
-    finally:
-        etags.bare = not etags.bare
-
-
-def _missing(trial: Trial) -> str | None:
+def _missing(trial: Trial) -> Problem:
     if trial.write("missing", b"made", '"d41d8cd98f00b204e9800998ecf8427e"') is not None:
         return "accepted, although there is no such key"
     return trial.differs("missing", None)
 
 
-STEPS: Final[Mapping[str, Callable[[Trial], str | None]]] = {
+STEPS: Final[Mapping[str, Callable[[Trial], Problem]]] = {
     "create if absent": _create,
     "swap if unchanged": _swap,
     "swap of a missing key": _missing,
@@ -209,7 +181,7 @@ STEPS: Final[Mapping[str, Callable[[Trial], str | None]]] = {
 """What is tried before the races, which say nothing where these fail."""
 
 
-def _race(trial: Trial, key: str, base: bytes | None) -> str | None:
+def _race(trial: Trial, key: str, base: bytes | None) -> Problem:
     etag = None if base is None else trial.write(key, base, None)
     start = threading.Barrier(RACERS)
 

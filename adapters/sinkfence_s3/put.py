@@ -1,9 +1,14 @@
-"""A put: an upload, and the write that makes it the content."""
+"""A put: content on its way, held back while it is small, and the write that makes it the content."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from botocore.exceptions import ClientError
 
 from sinkfence.errors import (
     Conflict,
@@ -15,105 +20,201 @@ from sinkfence.errors import (
 )
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
-from sinkfence_s3 import plan, swap
-from sinkfence_s3.known import KnownRegister, told
+from sinkfence_s3 import plan, uploads
+from sinkfence_s3.answers import code
+from sinkfence_s3.bodies import octets
+from sinkfence_s3.data import Data, folder, fresh_name
 from sinkfence_s3.plan import Done, Seen, Send
-from sinkfence_s3.register import Content
-from sinkfence_s3.swap import Base, Written
+from sinkfence_s3.register import MAX_INLINE, Content
+from sinkfence_s3.store import Exchange
+from sinkfence_s3.swap import Base, KnownRegister, look, told
 from sinkfence_s3.uploads import Upload
 
 
-class Put:
-    """One call's put."""
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a put did."""
 
-    def __init__(self, known: KnownRegister, bearer: Bearer, step: str | None, expect: int | None) -> None:
+    seq: int
+    """The number of the write that put this content: pass it as `expect` to replace just that."""
+    generation: int | None
+    """The generation that put it; None for `put_once`, which has no fence."""
+    etag: str | None
+    """The S3 object's ETag as that write left it; None where that is no longer known."""
+    repeated: bool
+    """Whether an earlier put of the same step had done it already, under whatever generation."""
+    superseded: bool
+    """Whether it was applied and a newer owner has come since: the lease is lost."""
+    requests: int
+    """S3 requests of this call, with boto3's own repetitions as far as it tells, without the probe's."""
+
+
+class Put:
+    """One call's put, filled by one thread: in a `with` block pieces are written, then it is finished.
+
+    If the block fails, what was sent is removed again.
+    """
+
+    def __init__(
+        self,
+        known: KnownRegister,
+        bearer: Bearer,
+        *,
+        step: str | None,
+        expect: int | None = None,
+        content_type: str | None = None,
+        length: int | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> None:
+        self.size: int = 0
+        """Bytes written so far."""
+        self.broken: bool = False
+        """Whether a piece was taken in part only: its writer may have caught the error, and go on."""
         self._known = known
         self._bearer = bearer
         self._token = bearer.token
         self._tag = None if step is None else self._token.key(step)
         self._expect = expect
+        self._content_type = content_type
+        self._tell: Callable[[int], object] = (lambda _: None) if progress is None else progress
         self._exchange = known.exchange()
+        self._name = fresh_name(self._token.generation)
+        self._beside = Exchange(known.store, folder(known.key) + self._name)
+        self._upload: Upload | None = None
+        """Of the data object, once it is known that there must be one, and that it would be admitted."""
         self._base: Base | None = None
-        """The state by which a long content was judged."""
+        """The state by which that was judged."""
         self._repeats = False
-        """Whether a long content was not sent, as its step is known."""
+        """Whether a long content is not sent, as its step is known."""
+        self._finished = False
+        self._hash = hashlib.sha256()
+        self._held: list[bytes] = []
+        self._part_size = max(uploads.PART, -(-(length or 0) // uploads.PARTS))
+        self._room = self._part_size
 
-    def upload(
-        self,
-        *,
-        content_type: str | None = None,
-        length: int | None = None,
-        progress: Callable[[int], object] | None = None,
-    ) -> Upload:
-        """Return an upload of the content; the length in bytes, where it is known, decides that of parts."""
-        return Upload(
-            self._known.store,
-            self._known.key,
-            self._bearer,
-            content_type=content_type,
-            length=length,
-            progress=progress,
-            admit=self._admit,
-        )
+    def __enter__(self) -> Self:
+        return self
 
-    def finish(self, upload: Upload) -> Written:
-        """Finish the upload and make it the content.
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if kind is None or self._finished:
+            return
+        self._remove()
+        if isinstance(error, ClientError) and code(error) == "NoSuchUpload":
+            # Aborted by a newer owner's collector, which is what to hear then, or by a lifecycle rule.
+            self._known.kept = None
+            self._admit()
+
+    def write(self, piece: bytes | bytearray | memoryview) -> None:
+        """Take a piece; whenever a part is full and more comes, it is sent.
 
         Raises:
-            as `FencedObject.put`. What was sent is removed again where the register cannot name it.
+            StaleToken, JobMismatch, Conflict: it would be refused; before anything is sent.
+            as `Upload.part`. ValueError: an earlier write failed.
         """
-        content = upload.finish()
+        self._check_whole()
+        self.broken = True
+        rest = octets(piece)
+        while len(rest):
+            if not self._room:
+                self._send(last=False)
+            if isinstance(rest, bytes) and len(rest) <= self._room:
+                taken, rest = rest, b""
+            else:
+                # A copy: whoever wrote it may go on to use its buffer for something else.
+                view = memoryview(rest)
+                taken, rest = bytes(view[: self._room]), view[self._room :]
+            self._hash.update(taken)
+            self._held.append(taken)
+            self._room -= len(taken)
+            self.size += len(taken)
+        self.broken = False
+
+    def finish(self) -> Written:
+        """Send what is left, and make it the content.
+
+        Raises:
+            as `FencedObject.put`.
+        """
+        self._check_whole()
+        body: bytes | Data
+        if self.size <= MAX_INLINE:
+            body = self._take()
+            self._tell(self.size)  # before the register is sent: its error must not hide a success
+        else:
+            self._send(last=True)
+            body = Data(self._name, self.size)
+        self._finished = True
+        content = Content(body, self._content_type, self._hash.hexdigest(), 0)
+
+        def decide(token: Token, seen: Seen | None, write_id: str) -> Send | Done:
+            decided = plan.put(token, seen, write_id, content, tag=self._tag, expect=self._expect)
+            if self._repeats and isinstance(decided, Send) and decided.repeats is None:
+                raise Conflict(
+                    "the register has forgotten this step while the content was read: put it again"
+                )
+            return decided
+
         try:
-            outcome = self._known.write(
-                self._exchange, self._bearer, partial(self._decide, content), self._base
-            )
+            outcome = self._known.write(self._exchange, self._bearer, decide, self._base)
         except (Conflict, IdempotencyMismatch, JobMismatch, LeaseLost, StaleToken) as refusal:
             # The swap was refused, or never sent. After any other error (OutcomeUnknown, a client's own) the
             # register may name the data by now, or once a late request arrives.
             if not getattr(refusal, "earlier_attempt_unknown", False):
-                upload.remove()
+                self._remove()
             raise
         if outcome.repeated:
-            upload.remove()
+            self._remove()
         return Written(
             seq=outcome.entry.seq,
             generation=outcome.entry.generation,
             etag=outcome.etag,
             repeated=outcome.repeated,
             superseded=outcome.superseded is not None,
-            requests=self._exchange.requests + upload.requests,
+            requests=self._exchange.requests + self._beside.requests,
         )
 
-    def lost(self, upload: Upload) -> None:
-        """Find out why an upload is gone: aborted by a newer owner's collector, or by a lifecycle rule.
+    def _check_whole(self) -> None:
+        if self.broken:
+            raise ValueError("an earlier write of this content failed, what is here has gaps: put it again")
 
-        Raises:
-            StaleToken: a newer owner was here.
-        """
-        self._exchange.requests += upload.requests
-        self._known.kept = None
-        self._admit()
+    def _send(self, *, last: bool) -> None:
+        if self._upload is None:
+            # Judged before the first byte of a long content is sent, so that no stale owner sends it in vain.
+            self._admit()
+            self._upload = Upload(self._beside, self._bearer, self._content_type, self._tell)
+        body = self._take()
+        if self._repeats:
+            self._tell(len(body))
+        elif last:
+            self._upload.finish(body)
+        else:
+            self._upload.part(body)
 
-    def _admit(self) -> bool:
-        """Judge a long content before the first of its bytes is sent; whether it must be sent at all."""
+    def _admit(self) -> None:
         self._known.ready()
         kept = self._known.kept
         if kept is not None and kept.register.token == self._token:
             try:
-                return self._foresee(kept)
+                self._foresee(kept)
             except SinkfenceError:
                 pass  # only what stands there now may refuse, and not what this process remembers
+            else:
+                return
         with told(self._bearer):
-            seen = swap.look(self._exchange)
-            return self._foresee(seen)
+            self._foresee(look(self._exchange))
 
-    def _foresee(self, seen: Seen | None) -> bool:
+    def _foresee(self, seen: Seen | None) -> None:
         self._base = (seen,)
         self._repeats = plan.foresee(self._token, seen, tag=self._tag, expect=self._expect)
-        return not self._repeats
 
-    def _decide(self, wanted: Content, token: Token, seen: Seen | None, write_id: str) -> Send | Done:
-        decided = plan.put(token, seen, write_id, wanted, tag=self._tag, expect=self._expect)
-        if self._repeats and isinstance(decided, Send) and decided.repeats is None:
-            raise Conflict("the register has forgotten this step while the content was read: put it again")
-        return decided
+    def _take(self) -> bytes:
+        body = b"".join(self._held)
+        self._held.clear()
+        self._room = self._part_size
+        return body
+
+    def _remove(self) -> None:
+        if self._upload is not None:
+            self._upload.remove()

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from botocore.exceptions import ClientError
 
 from sinkfence.errors import Conflict
+from sinkfence_s3.answers import code
 from sinkfence_s3.data import Data, folder
 from sinkfence_s3.delivery import pause
 from sinkfence_s3.register import Content
-from sinkfence_s3.store import Exchange, Store, code
+from sinkfence_s3.store import Exchange, Store
 from sinkfence_s3.streams import BUFFER, Stream, damaged
 from sinkfence_s3.swap import look
 
@@ -45,6 +46,29 @@ class Stat:
     owner: str
     data_key: str | None
     """The key of the immutable S3 object that holds the content; None where it is in the register itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobMark:
+    """Whose an object is, whether it has content or not."""
+
+    job_id: str
+    generation: int
+    """The highest that wrote or armed. To look at, never to write with."""
+    owner: str
+
+
+def mark(store: Store, key: str) -> JobMark | None:
+    """Return the mark of a register, or None if nothing is at the key.
+
+    Raises:
+        SchemaMismatch: as `find`.
+    """
+    seen = look(Exchange(store, key))
+    if seen is None:
+        return None
+    token = seen.register.token
+    return JobMark(token.job_id, token.generation, token.owner)
 
 
 def find(store: Store, key: str) -> tuple[Stat, Content] | None:

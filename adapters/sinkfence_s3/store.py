@@ -14,33 +14,16 @@ from dataclasses import dataclass
 from typing import IO, Any, Final
 from urllib.parse import urlsplit
 
-from botocore.exceptions import ClientError, ConnectionError, HTTPClientError, IncompleteReadError
-from botocore.parsers import ResponseParserError
+from botocore.exceptions import ClientError, IncompleteReadError
 
 from sinkfence.errors import NotEnforced
-
-_NOT_HEARD: Final = frozenset({"RequestTimeout", "RequestTimeTooSkewed"})
-"""Refusals of a request that came too slowly or was signed too long ago: signed anew it may pass."""
+from sinkfence_s3.answers import code, retries, status
 
 _sending: Final = ContextVar("sinkfence_s3 sending", default=False)
 """Whether the request that this thread makes has begun to be sent."""
 
 S3Client = Any
 """What `boto3.client("s3")` returns, a class made at run time. Its retries and timeouts are the user's."""
-
-
-@dataclass(slots=True)
-class Etags:
-    """The form of ETags in conditions that a store has shown to want."""
-
-    bare: bool = False
-    """Whether it wants them without their quotes (Ceph 18 does)."""
-    either: bool = False
-    """Whether it was seen to refuse one that is out of date in the other form, too.
-
-    Only then may the other form be tried: what is no entity-tag to a store, it may ignore (RFC 9110 knows
-    none without quotes), and a condition that is ignored is none.
-    """
 
 
 class Store:
@@ -60,7 +43,8 @@ class Store:
         client.meta.events.register_first("before-send.s3.PutObject", _note_sending, unique_id="sinkfence")
         self.client = client
         self.bucket = bucket
-        self.etags: Etags = Etags()
+        self.bare: bool = False
+        """Whether it wants ETags in conditions without their quotes (Ceph 18 does)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +69,6 @@ class Exchange:
         """The version that the last write made, in a bucket that keeps versions."""
         self.sent: bool = False
         """Whether the last write began to be sent, or failed before: for want of credentials, say."""
-        self._bare = False
 
     def read(self, limit: int) -> Stored | None:
         """Return the object, or None if there is none; longer than `limit` bytes isn't read at all."""
@@ -125,19 +108,12 @@ class Exchange:
         if etag is None:
             condition = {"IfNoneMatch": "*"}
         else:
-            self._bare = self.store.etags.bare  # read once: another thread may change it
-            condition = {"IfMatch": strong(etag).strip('"') if self._bare else strong(etag)}
+            condition = {"IfMatch": strong(etag).strip('"') if self.store.bare else strong(etag)}
         if not isinstance(body, bytes):
             body.seek(0)
         response = self.send(self.store.client.put_object, Body=body, **condition, **extra)
         self.version = response.get("VersionId")
         return response.get("ETag") or None
-
-    def other_form(self) -> None:
-        """Have ETags sent in the other form than the last one of this call, where that may be tried."""
-        etags = self.store.etags
-        if etags.either:
-            etags.bare = not self._bare
 
     def send(self, call: Callable[..., Any], **parameters: Any) -> dict[str, Any]:
         """Make one request about the object, counted, and return boto3's response."""
@@ -192,55 +168,3 @@ def strong(etag: str) -> str:
             "swapped. Use a store whose ETags are strong"
         )
     return etag
-
-
-def code(error: ClientError) -> str:
-    """Return the error code of S3, which stands in the body even where the status is 200."""
-    return str(error.response.get("Error", {}).get("Code", ""))
-
-
-def status(error: ClientError) -> int:
-    """Return the HTTP status; 0 where there was none."""
-    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-
-
-def retries(response: Mapping[str, Any]) -> int:
-    """Return how often boto3 repeated the request by itself."""
-    return int(response.get("ResponseMetadata", {}).get("RetryAttempts", 0))
-
-
-def worth_repeating(error: Exception) -> bool:
-    """Whether to read back and, if the state allows it, to send the same request again.
-
-    S3 says that the condition did not hold (412; 409; 404 for If-Match on a missing key), or that it did not
-    take the request in.
-    """
-    return isinstance(error, ClientError) and (
-        status(error) in (409, 412) or code(error) == "NoSuchKey" or code(error) in _NOT_HEARD
-    )
-
-
-def settled(error: Exception) -> bool:
-    """Whether this answer says by itself that nothing was written.
-
-    Otherwise only reading back tells. A repetition by boto3 makes any answer doubtful: the first sending
-    may have been applied, and its lost success then looks like a 412, or like credentials that expired. Nor
-    is it an answer if the repetition itself failed: credentials could not be had again, from STS (whose
-    errors look just like those of S3) or by other means.
-    """
-    if not isinstance(error, ClientError) or error.operation_name != "PutObject":
-        return False
-    return 300 <= status(error) < 500 and retries(error.response) == 0
-
-
-def passing(error: Exception) -> bool:
-    """Whether the same request may well succeed if it is sent again."""
-    if not isinstance(error, ClientError):
-        return no_answer(error)
-    # An error in a 200 came after S3 had begun to answer: as good as a 500.
-    return not 300 <= status(error) < 500 or status(error) in (409, 429) or code(error) in _NOT_HEARD
-
-
-def no_answer(error: Exception) -> bool:
-    """Whether the connection or the answer failed, so that the request may or may not have arrived."""
-    return isinstance(error, HTTPClientError | ConnectionError | IncompleteReadError | ResponseParserError)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from botocore.exceptions import ClientError, IncompleteReadError
 
 from sinkfence.errors import Conflict, SchemaMismatch
+from sinkfence_s3.answers import code, passing
 from sinkfence_s3.delivery import READINGS, pause
 from sinkfence_s3.register import Content
-from sinkfence_s3.store import Exchange, code, passing
+from sinkfence_s3.store import Exchange
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -1,9 +1,10 @@
-"""One fenced write, from the state that was read to an outcome that is known."""
+"""A known register, and the fenced write: from the state that was read to an outcome that is known."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NoReturn
@@ -15,7 +16,7 @@ from sinkfence.tokens import Token
 from sinkfence_s3.delivery import deliver, pause, read_back
 from sinkfence_s3.plan import Done, Fate, Seen, Send, check, fate, superseded
 from sinkfence_s3.register import MAX_FRAME, Content, Entry, decode, encode, not_a_register
-from sinkfence_s3.store import Exchange
+from sinkfence_s3.store import Exchange, Store
 
 ROUNDS: Final = 32
 """How many other writes of the same owner may come first before a put gives up."""
@@ -43,24 +44,6 @@ class Outcome:
     """What was there before, if this write took it away."""
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What a put did."""
-
-    seq: int
-    """The number of the write that put this content: pass it as `expect` to replace just that."""
-    generation: int | None
-    """The generation that put it; None for `put_once`, which has no fence."""
-    etag: str | None
-    """The S3 object's ETag as that write left it; None where that is no longer known."""
-    repeated: bool
-    """Whether an earlier put of the same step had done it already, under whatever generation."""
-    superseded: bool
-    """Whether it was applied and a newer owner has come since: the lease is lost."""
-    requests: int
-    """S3 requests of this call, with boto3's own repetitions as far as it tells, without the probe's."""
-
-
 def look(exchange: Exchange) -> Seen | None:
     """Read the register, or None if there is nothing at the key.
 
@@ -75,18 +58,61 @@ def look(exchange: Exchange) -> Seen | None:
     return Seen(decode(stored.data, exchange.key), stored.etag)
 
 
-def write(exchange: Exchange, bearer: Bearer, decide: Decide, base: Base | None) -> Outcome:
-    """Decide and send until the outcome is known.
+class KnownRegister:
+    """What is shared by all calls on one object: where its register is, and what the last write here left."""
 
-    Args:
-        exchange: where to.
-        bearer: whose write it is.
-        decide: what to do about a state.
-        base: the state that this owner left here or has read before, to build on without a look.
+    def __init__(self, store: Store, key: str, ready: Callable[[], None]) -> None:
+        self.store = store
+        self.key = key
+        self.ready = ready
+        """Makes sure that the store enforces conditions; called before anything is sent."""
+        self.kept: Seen | None = None
 
-    Raises:
-        what `decide` raises, with nothing applied; OutcomeUnknown; Conflict after ROUNDS lost races.
-    """
+    def exchange(self) -> Exchange:
+        """Return what counts the requests of one call."""
+        return Exchange(self.store, self.key)
+
+    def write(
+        self,
+        exchange: Exchange,
+        bearer: Bearer,
+        decide: Decide,
+        base: Base | None = None,
+        *,
+        act: str = "write",
+    ) -> Outcome:
+        """Decide and send until the outcome is known; the bearer is told if a newer owner has come.
+
+        Begins with the state that this owner left here, else with `base`, else with what is read now.
+
+        Raises:
+            what `decide` raises, with nothing applied; OutcomeUnknown; Conflict after ROUNDS lost races.
+        """
+        token = bearer.token  # before anything is sent
+        self.ready()
+        kept = self.kept
+        # Another owner's state is most likely no longer the newest.
+        if kept is not None and kept.register.token == token:
+            base = (kept,)
+        with observe.at("s3", act, token), told(bearer):
+            outcome = _write(exchange, bearer, decide, base)
+        self.kept = outcome.seen
+        if outcome.superseded is not None:
+            observe.refuse("s3", bearer, outcome.superseded)
+        return outcome
+
+
+@contextmanager
+def told(bearer: Bearer) -> Generator[None]:
+    """Let the bearer hear of a refusal that passes through."""
+    try:
+        yield
+    except StaleToken as stale:
+        observe.refuse("s3", bearer, stale)
+        raise
+
+
+def _write(exchange: Exchange, bearer: Bearer, decide: Decide, base: Base | None) -> Outcome:
     seen, fresh = (look(exchange), True) if base is None else (base[0], False)
     for turn in range(ROUNDS):
         token = bearer.token
@@ -135,7 +161,7 @@ def _settle(exchange: Exchange, bearer: Bearer, send: Send) -> tuple[Outcome | N
         # Where every sending was refused at first hand, nothing was applied, whatever the ring remembers.
         if what is Fate.OVERTAKEN or not in_doubt:
             return None, seen
-        _give_up(bearer, send, seen, what, exchange.key)
+        _give_up(bearer, send.register.token, seen, exchange.key)
 
     def applied(seen: Seen) -> tuple[Outcome, Seen]:
         old = None if send.base is None else send.base.register.content
@@ -158,25 +184,16 @@ def _still_ours(bearer: Bearer, in_doubt: bool) -> None:
         raise
 
 
-def _give_up(bearer: Bearer, send: Send, seen: Seen | None, what: Fate, key: str) -> NoReturn:
-    token = send.register.token
-    stale: StaleToken | None = None
+def _give_up(bearer: Bearer, token: Token, seen: Seen | None, key: str) -> NoReturn:
     try:
         check(token, seen)
-    except StaleToken as refusal:
-        stale = type(refusal)(token, refusal.mark, earlier_attempt_unknown=True)
+    except StaleToken as stale:
+        observe.refuse("s3", bearer, type(stale)(token, stale.mark, earlier_attempt_unknown=True))
     except JobMismatch:
         pass  # another job began anew here, which says nothing of what became of ours
-    if what is Fate.UPROOTED:
-        if stale is not None:
-            raise stale
-        raise OutcomeUnknown(
-            f"{key!r} was removed or restored by other means while a write was under way: read it back"
-        )
-    if stale is not None:
-        observe.refuse("s3", bearer, stale)
     raise OutcomeUnknown(
-        f"{key!r} was sent without an answer, and its register has forgotten writes that old: read it back"
+        f"{key!r} was sent without an answer, and its register has forgotten writes that old, or was removed "
+        "or restored by other means: read it back"
     )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, BinaryIO
 
-from sinkfence_s3.swap import Written
-from sinkfence_s3.uploads import Upload
+from sinkfence_s3.put import Put, Written
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -21,9 +20,9 @@ class Writer(io.BufferedIOBase, BinaryIO):
     written: Written | None = None
     """What the put did, once the block has ended."""
 
-    def __init__(self, upload: Upload) -> None:
+    def __init__(self, put: Put) -> None:
         super().__init__()
-        self._upload = upload
+        self._put = put
 
     def writable(self) -> bool:
         return True
@@ -34,10 +33,10 @@ class Writer(io.BufferedIOBase, BinaryIO):
                 raise ValueError("this file is closed")
             view = memoryview(data)
         except (TypeError, ValueError):
-            self._upload.broken = True  # its writer may catch this, and go on: the piece would be missing
+            self._put.broken = True  # its writer may catch this, and go on: the piece would be missing
             raise
-        self._upload.write(view)
+        self._put.write(view)
         return view.nbytes
 
     def tell(self) -> int:
-        return self._upload.size
+        return self._put.size

@@ -205,9 +205,6 @@ class ToyHandler(Handler):
         toy, body = self.server, self.take()
         toy.asked.set()
         assert toy.speaks.wait(WAIT)
-        toy.matches += self.headers.get_all("If-Match", [])
-        if toy.bare_answer and not self.headers.get("If-Match", '"').startswith('"'):
-            return self.error(*toy.bare_answer)
         if toy.answers.get("PUT"):
             return self.error(*toy.answers["PUT"])
         if "racers" in toy.ignores and body.startswith(b"racer"):
@@ -225,7 +222,6 @@ class ToyHandler(Handler):
             if there is None:
                 return self.error(404, "NoSuchKey")
             if match != (toy.etag(there).strip('"') if toy.bare else toy.etag(there)):
-                toy.before_refusal()
                 return self.error(412, "PreconditionFailed")
         if toy.gap and body.startswith(b"racer"):
             with toy.guard:
@@ -277,16 +273,11 @@ class Toy(Server):
         self.guard = threading.Lock()
         self.ignores: set[str] = set()
         self.bare = False
-        self.before_refusal: Callable[[], object] = lambda: None
         self.form = '"{}"'
         self.gap = 0
         """How many racers pass the check before one of them writes."""
         self.gaps: dict[str, threading.Barrier] = {}
         self.answers: dict[str, tuple[int, str]] = {}
-        self.bare_answer: tuple[int, str] | None = None
-        """To each If-Match without quotes."""
-        self.matches: list[str] = []
-        """Each If-Match that came."""
         self.asked = threading.Event()
         self.speaks = threading.Event()
         """Puts are answered as long as it is set."""

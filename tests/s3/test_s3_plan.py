@@ -122,8 +122,8 @@ LATER = [(B, f"later{number}", b"z", None) for number in range(64)]
             after((B, "w1", b"x", "t"), (B, "other", b"x", None), (B, "mine", b"m", None)),
             Fate.OVERTAKEN,
         ),
-        (SENT, None, Fate.UPROOTED),
-        (SENT, after((B, "another", b"x", "t")), Fate.UPROOTED),
+        (SENT, None, Fate.UNKNOWN),
+        (SENT, after((B, "another", b"x", "t")), Fate.UNKNOWN),
         (CREATED, None, Fate.NOT_YET),
         (CREATED, after((A, "mine", b"mine", "u")), Fate.APPLIED),
         (CREATED, after((A, "mine", b"mine", "u"), (B, "w", None, None)), Fate.APPLIED),
@@ -144,4 +144,4 @@ def test_a_version_whose_etag_is_gone_is_decided_anew():
 def test_a_register_that_went_back_is_no_base():
     """A restored copy with a lower number can't say what became of a later write."""
     long = after((B, "w1", b"x", "t"), (B, "w2", b"x", None), (B, "w3", b"x", None))
-    assert fate(put(B, long, b"x", None, None, "mine"), BY_B) is Fate.UPROOTED
+    assert fate(put(B, long, b"x", None, None, "mine"), BY_B) is Fate.UNKNOWN

@@ -40,7 +40,7 @@ S3: tuple[Mutant, ...] = (
         (
             Edit(
                 "adapters/sinkfence_s3/store.py",
-                'condition = {"IfMatch": strong(etag).strip(\'"\') if self._bare else strong(etag)}',
+                'condition = {"IfMatch": strong(etag).strip(\'"\') if self.store.bare else strong(etag)}',
                 "condition = {}",
             ),
         ),
@@ -199,13 +199,13 @@ S3: tuple[Mutant, ...] = (
         (
             Edit(
                 UPLOADS,
-                "persist(partial(self._exchange.send, client.put_object, Body=body, **extra), self._look)",
-                "self.late = partial(self._exchange.send, client.put_object, Body=body, **extra)",
+                "            persist(put, self._look)\n",
+                "            self.late = put\n",
             ),
             Edit(
                 PUT,
                 "        if outcome.repeated:\n",
-                "        getattr(upload, 'late', int)()\n        if outcome.repeated:\n",
+                "        getattr(self._upload, 'late', int)()\n        if outcome.repeated:\n",
             ),
         ),
     ),
@@ -262,6 +262,6 @@ S3: tuple[Mutant, ...] = (
         "s3.caught",
         "D7",
         "who catches the error and writes on has a content with a gap put, and is told of success",
-        (Edit(UPLOADS, "        self.broken = True\n", ""),),
+        (Edit(PUT, "        self.broken = True\n", ""),),
     ),
 )

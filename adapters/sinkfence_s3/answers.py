@@ -1,0 +1,64 @@
+"""What an answer of S3, or the want of one, says about the request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from botocore.exceptions import ClientError, ConnectionError, HTTPClientError, IncompleteReadError
+from botocore.parsers import ResponseParserError
+
+_NOT_HEARD: Final = frozenset({"RequestTimeout", "RequestTimeTooSkewed"})
+"""Refusals of a request that came too slowly or was signed too long ago: signed anew it may pass."""
+
+
+def code(error: ClientError) -> str:
+    """Return the error code of S3, which stands in the body even where the status is 200."""
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def status(error: ClientError) -> int:
+    """Return the HTTP status; 0 where there was none."""
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def retries(response: Mapping[str, Any]) -> int:
+    """Return how often boto3 repeated the request by itself."""
+    return int(response.get("ResponseMetadata", {}).get("RetryAttempts", 0))
+
+
+def worth_repeating(error: Exception) -> bool:
+    """Whether to read back and, if the state allows it, to send the same request again.
+
+    S3 says that the condition did not hold (412; 409; 404 for If-Match on a missing key), or that it did not
+    take the request in.
+    """
+    return isinstance(error, ClientError) and (
+        status(error) in (409, 412) or code(error) == "NoSuchKey" or code(error) in _NOT_HEARD
+    )
+
+
+def settled(error: Exception) -> bool:
+    """Whether this answer says by itself that nothing was written.
+
+    Otherwise only reading back tells. A repetition by boto3 makes any answer doubtful: the first sending
+    may have been applied, and its lost success then looks like a 412, or like credentials that expired. Nor
+    is it an answer if the repetition itself failed: credentials could not be had again, from STS (whose
+    errors look just like those of S3) or by other means.
+    """
+    if not isinstance(error, ClientError) or error.operation_name != "PutObject":
+        return False
+    return 300 <= status(error) < 500 and retries(error.response) == 0
+
+
+def passing(error: Exception) -> bool:
+    """Whether the same request may well succeed if it is sent again."""
+    if not isinstance(error, ClientError):
+        return no_answer(error)
+    # An error in a 200 came after S3 had begun to answer: as good as a 500.
+    return not 300 <= status(error) < 500 or status(error) in (409, 429) or code(error) in _NOT_HEARD
+
+
+def no_answer(error: Exception) -> bool:
+    """Whether the connection or the answer failed, so that the request may or may not have arrived."""
+    return isinstance(error, HTTPClientError | ConnectionError | IncompleteReadError | ResponseParserError)
