@@ -100,6 +100,25 @@ def test_an_answer_from_the_time_of_a_failover_accuses_nobody():
     assert names(s.acquire("B", 1, now=1)) == []
 
 
+def asked_after(between):
+    """A client asks after another one had been let in with 5, and `between`, and is let in with 4."""
+    s = Script()("A", "acquire", "invoke")("A", "acquire", "ok", 5, owner="A:5")
+    between(s)("B", "acquire", "invoke")
+    return s("B", "acquire", "ok", 4, owner="B:4")
+
+
+def test_a_failover_that_loses_something_lets_owners_before_it_renew():
+    """The record names an owner again who had lost the job: destinations refuse it, and the store can't."""
+
+    def history(**how):
+        s = Script()("A", "acquire", "invoke")("A", "acquire", "ok", 5, owner="A:5")
+        s("store", "failover", "invoke", job="", **how)("store", "failover", "ok", job="", **how)
+        return s("B", "renew", "invoke", 4, owner="B:4")("B", "renew", "ok", 4, owner="B:4")
+
+    assert names(history(lossy=True)) == []
+    assert names(history()) == ["S4"]
+
+
 PLANTED = {
     "S1": lambda: Script().acquire("A", 2, now=0).acquire("B", 1, now=11),
     "S2": lambda: Script().acquire("A", 1, now=0).acquire("B", 2, now=9),
@@ -121,6 +140,8 @@ PLANTED = {
     .write("A", 1, "a1", "info").effect("A", 1, "a1"),
 }  # fmt: skip
 PLANTED_TWICE = {
+    "S1": [lambda: asked_after(lambda s: s)],
+    "S7": [lambda: asked_after(lambda s: s.failover())],
     "S4": [
         lambda: Script().acquire("A", 1, now=0).renew("A", 1, now=5, asked=7),
         lambda: (

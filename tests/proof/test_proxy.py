@@ -147,6 +147,20 @@ def test_what_is_behind_waits_and_others_pass(proxy, client, upstream):
     assert upstream.heard.lines == [b"three\n", b"one\n", b"two\n"]
 
 
+def test_its_address_stays_when_the_upstream_is_another(proxy, client, upstream):
+    """New connections lead where it was told to, those that have been taken where they did."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        ask(client, b"one\n")
+        proxy.lead_to(*other.getsockname())
+        with connect(proxy) as late:
+            late.sendall(b"two\n")
+            arrived, _ = other.accept()
+            with arrived:
+                assert answer(arrived, 4) == b"two\n"
+        assert ask(client, b"three\n") == b"THREE\n"
+    assert upstream.heard.lines == [b"one\n", b"three\n"]
+
+
 def test_a_request_outlives_its_sender(proxy, client, upstream):
     """A held request is delivered when it is released, though its sender has died with a reset."""
     stop = proxy.stop("request", 1)

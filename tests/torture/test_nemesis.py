@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from sinkfence_trials.servers import binaries
 from sinkfence_trials.torture.nemesis import KINDS
 from sinkfence_trials.torture.nursery import Nursery
 from sinkfence_trials.torture.places import Bucket, Places, places
@@ -21,12 +22,17 @@ from sinkfence_trials.torture.run import Run
 from sinkfence_trials.torture.sabotage import SABOTAGES
 from sinkfence_trials.torture.serving import Service
 from sinkfence_trials.torture.show import Wanted, torture
-from sinkfence_trials.torture.trial import Trial
+from sinkfence_trials.torture.trial import RESTORE, Trial
 from sinkfence_trials.torture.verdict import FINE, judge
 
 PROGRAM = "from sinkfence.cli import main; main()"
 
 SLOW = pytest.mark.timeout(400)  # on a busy host a run takes up to four times its seconds
+
+
+def has_pg_basebackup() -> bool:
+    """Whether our own PostgreSQL can have a standby."""
+    return (binaries.find_postgres() / "bin/pg_basebackup").exists()
 
 
 @pytest.fixture
@@ -54,7 +60,8 @@ def test_nothing_is_broken_and_the_run_counts(tmp_path: Path) -> None:
     verdict = judge(into)
     assert verdict.violations == []
     assert verdict.lacking == []
-    assert set(verdict.about.kinds) >= {*KINDS[:5], "PostgreSQL kill", "S3 kill", "service kill"}
+    assert ("PostgreSQL failover" in verdict.about.kinds) == has_pg_basebackup()
+    assert set(verdict.about.kinds) >= {*KINDS[:5], "PostgreSQL kill", "S3 kill", "service kill", RESTORE}
     assert all(verdict.sometimes.faults[kind] for kind in verdict.about.kinds)
     assert said[0].startswith("seed 1:")
     assert said[-3] == "nothing was broken"
@@ -75,11 +82,29 @@ def test_nothing_is_broken_and_the_run_counts(tmp_path: Path) -> None:
 
 
 @SLOW
-@pytest.mark.parametrize("name", SABOTAGES)
+@pytest.mark.parametrize("name", [name for name, its in SABOTAGES.items() if not its.loses])
 def test_a_sabotage_is_caught_by_its_name(name: str, there: Places, nursery: Nursery, tmp_path: Path) -> None:
     """One worker goes round the check: the invariant that is named for it is found broken."""
     Trial(Run(tmp_path, 1, there, nursery), 30, sabotage=name).play(lambda *_: None)
-    verdict = judge(tmp_path)
+    assert_caught(tmp_path)
+
+
+@SLOW
+@pytest.mark.skipif(not has_pg_basebackup(), reason="not run: there is no pg_basebackup")
+def test_a_failover_that_loses_generations_is_caught(
+    s3_server: Any, there: Places, nursery: Nursery, tmp_path: Path
+) -> None:
+    """A standby is promoted that lacks what was acknowledged, and work goes on: S7. Never on a user's."""
+    with places(bucket=Bucket.on(s3_server)) as ours:
+        Trial(Run(tmp_path, 1, ours, nursery), 30, sabotage="lossy-failover").play(lambda *_: None)
+    assert_caught(tmp_path)
+    with pytest.raises(ValueError, match="takes a PostgreSQL server of its own"):
+        Trial(Run(tmp_path, 1, there, nursery), 30, sabotage="lossy-failover").play(lambda *_: None)
+
+
+def assert_caught(folder: Path) -> None:
+    """What is kept there shows it, by the invariant that is named for it."""
+    verdict = judge(folder)
     assert verdict.caught, "\n".join(verdict.lines())
     assert verdict.code == FINE
 
@@ -95,7 +120,8 @@ def test_a_users_servers(there: Places, nursery: Nursery, tmp_path: Path) -> Non
     assert verdict.violations == []
     assert verdict.sometimes.effects["http"] > 0
     assert "PostgreSQL kill" not in verdict.about.kinds
-    assert "PostgreSQL kill: it is not ours" in verdict.about.not_run
+    for kind in ("PostgreSQL kill", "PostgreSQL failover", RESTORE, "S3 kill"):
+        assert f"{kind}: it is not ours" in verdict.about.not_run
     assert any(there.run in what for what in verdict.about.left)
     with psycopg.connect(there.postgres) as conn:
         query = "SELECT job_id FROM sinkfence.mark"

@@ -116,6 +116,11 @@ def test_what_was_broken_off_is_not_blamed_for_what_nobody_looked_at(run: Run) -
 
     verdict = perform("one", Scenario("One works.", play), run)
     assert (verdict.word, verdict.violations) == ("inconclusive", ())
+    kept = run.folder / "one"
+    assert "No rule was broken" in (kept / "timeline.html").read_text()
+    checked = sinkfence("torture", "check", str(kept))
+    assert checked.returncode == 4
+    assert "INCONCLUSIVE: broken off: waited in vain" in checked.stdout
 
 
 def test_the_command_plays_and_lists_them(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ process: it does one thing at a time), `f` what, and `type` how far it got: `inv
 - `acquire`, `renew`, `complete`, `release`: `owner`; the generation that was granted or shown. An `ok`
   has the store's clock in seconds: `now`, and for a grant `until` and `ttl`. An `ok` of renew whose
   generation differs from the one that was shown has that as `asked`.
-- `failover`, with an empty job: `invoke` before the store goes over to a standby or a backup, `ok` after.
+- `failover`, with an empty job: `invoke` before the store goes over to a standby or a backup, `ok` after;
+  `lossy` where that lacks something that was acknowledged.
 - `arm`: the token's generation, `owner`.
 - `write`: the token's generation, the step's key, `owner`, `id` of the attempt, and `base`, the id of the
   write that it read, where it builds on one.

@@ -64,7 +64,8 @@ def torture(  # noqa: PLR0917 - as typer has it
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the named scenarios.")] = False,
     server_faults: Annotated[
-        bool, typer.Option(help="Kill our own servers now and then. Yours are never touched.")
+        bool,
+        typer.Option(help="Kill our own servers, fail over, restore. Yours are never touched."),
     ] = True,
 ) -> None:
     """Have workers paused, killed, cut off and set to other clocks, and check what took effect.
@@ -73,7 +74,8 @@ def torture(  # noqa: PLR0917 - as typer has it
     their lease still holds. Each worker has a nemesis. What took effect is seen by observers that the
     library has no part in, and judged by a checker that shares no code with it.
 
-    Sabotages: no-check, forged-generation, no-arm, client-clock-store, unfenced-s3. Each has to be caught.
+    Sabotages: no-check, forged-generation, no-arm, client-clock-store, unfenced-s3, lossy-failover. Each has
+    to be caught.
 
     \b
     Examples:

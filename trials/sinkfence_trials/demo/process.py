@@ -10,9 +10,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 
 PATIENCE: Final = 60.0
 """Seconds that the story waits for a word before it gives up: no timing is expected, only an end."""
@@ -25,6 +25,44 @@ class ProcessFailed(Exception):
     """A process of the story ended, or fell silent, before it had said what the story waits for."""
 
 
+class Words:
+    """What a process says, line by line, as a thread of ours reads it."""
+
+    def __init__(self, name: str, lines: IO[bytes], complaint: Callable[[], str]) -> None:
+        self._name, self._lines, self._complaint = name, lines, complaint
+        self._said: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._listener = threading.Thread(target=self._listen, name=f"listen to {name}", daemon=True)
+        self._listener.start()
+
+    def hear(self, *events: str) -> Event:
+        """Wait for its next word, which must be one of `events`, and return it.
+
+        Raises:
+            ProcessFailed: it said something else, ended, or was silent for too long.
+        """
+        try:
+            line = self._said.get(timeout=PATIENCE)
+        except queue.Empty:
+            raise ProcessFailed(f"{self._name} said nothing for {PATIENCE:.0f} s") from None
+        if not line:
+            raise ProcessFailed(f"{self._name} ended early: {self._complaint()}")
+        event: Event = json.loads(line)
+        if event["event"] not in events:
+            raise ProcessFailed(f"{self._name} told of {event}, and not of {' or '.join(events)}")
+        return event
+
+    def close(self) -> None:
+        """Wait for its end, and close what it was heard by."""
+        self._listener.join()
+        self._lines.close()
+
+    def _listen(self) -> None:
+        with suppress(OSError):
+            for line in self._lines:
+                self._said.put(line)
+        self._said.put(b"")
+
+
 class Process:
     """A Python module that waits for its brief, imported already; see `child` for its own half.
 
@@ -34,7 +72,6 @@ class Process:
 
     def __init__(self, name: str, module: str, environment: Mapping[str, str] | None = None) -> None:
         self.name = name
-        self._words: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         # Without a name: nothing of it can be left on disk.
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen(
@@ -47,8 +84,8 @@ class Process:
             env={**os.environ, **(environment or {})},
         )
         self.pid: int = self._process.pid
-        self._listener = threading.Thread(target=self._listen, name=f"listen to {name}", daemon=True)
-        self._listener.start()
+        assert self._process.stdout is not None
+        self._words = Words(name, self._process.stdout, self.last_complaint)
 
     def begin(self, brief: Mapping[str, Any]) -> None:
         """Let it begin. If it has ended instead, `hear` will say so."""
@@ -58,21 +95,8 @@ class Process:
             self._process.stdin.flush()
 
     def hear(self, *events: str) -> Event:
-        """Wait for the process's next word, which must be one of `events`, and return it.
-
-        Raises:
-            ProcessFailed: it said something else, ended, or was silent for too long.
-        """
-        try:
-            line = self._words.get(timeout=PATIENCE)
-        except queue.Empty:
-            raise ProcessFailed(f"{self.name} said nothing for {PATIENCE:.0f} s") from None
-        if not line:
-            raise ProcessFailed(f"{self.name} ended early: {self.last_complaint()}")
-        event: Event = json.loads(line)
-        if event["event"] not in events:
-            raise ProcessFailed(f"{self.name} told of {event}, and not of {' or '.join(events)}")
-        return event
+        """As `Words.hear`."""
+        return self._words.hear(*events)
 
     def stop(self) -> None:
         """Stop it by SIGSTOP, and return once the kernel reports that every thread of it stands.
@@ -89,12 +113,6 @@ class Process:
         """Continue it by SIGCONT."""
         os.kill(self._process.pid, signal.SIGCONT)
 
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._words.put(line)
-        self._words.put(b"")
-
     def last_complaint(self) -> str:
         """The last line that it has written to standard error."""
         self._complaints.seek(0)
@@ -107,7 +125,7 @@ class Process:
     def __exit__(self, *_: object) -> None:
         self._process.kill()  # SIGKILL reaches a stopped process too
         self._process.wait()
-        self._listener.join()
-        for pipe in (self._process.stdin, self._process.stdout, self._complaints):
+        self._words.close()
+        for pipe in (self._process.stdin, self._complaints):
             assert pipe is not None
             pipe.close()

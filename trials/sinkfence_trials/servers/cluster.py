@@ -1,8 +1,9 @@
-"""One PostgreSQL data folder and the process on it: made, started, crashed, started again."""
+"""One PostgreSQL data folder and the process on it: made or copied, started, crashed, started again."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,10 @@ SETTINGS: Final = {
     "shared_buffers": "32MB",
     # In the data folder and not in /dev/shm, where a killed server would leave it.
     "dynamic_shared_memory_type": "mmap",
+    # A standby names itself by the first, and is not to be left behind by a primary that is killed.
+    "cluster_name": "sinkfence",
+    "wal_retrieve_retry_interval": "100ms",
+    "wal_keep_size": "64MB",
 }
 
 
@@ -61,6 +66,17 @@ class Cluster:
         self._process.start(command, user=self.user)
         self._process.wait(lambda code: code == 0)
         secret.unlink()
+
+    def copy(self, primary: str) -> None:
+        """Make the data folder a copy of a running server's, whose standby it will be; what it was is lost.
+
+        Raises:
+            ServerError: it could not be copied.
+        """
+        shutil.rmtree(self.data, ignore_errors=True)
+        copy = [self.programs / "pg_basebackup", "-d", primary, "-D", self.data, "-R", "-c", "fast"]
+        self._process.start([*copy, "--no-sync"], user=self.user)
+        self._process.wait(lambda code: code == 0)
 
     def start(self) -> None:
         """Start the server; after `kill` it comes back on the same folder and port, and recovers.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from contextlib import closing
-from typing import Any, Final, Protocol
+from contextlib import closing, nullcontext
+from typing import Any, Final
 
 from sinkfence_trials.demo.process import ProcessFailed
 from sinkfence_trials.history import History
@@ -14,6 +14,9 @@ from sinkfence_trials.torture.victim import Moment, Victim
 
 KINDS: Final = ("pause", "hold", "reset", "zombie", "kill", "clock jump")
 """What is done to workers and their networks."""
+
+SUCCEEDED: Final = ("pause", "hold", "zombie")
+"""Those that wait for a successor."""
 
 PATIENCE: Final = 10
 """How many ttls a fault waits for a successor; mostly it is one or two."""
@@ -28,7 +31,10 @@ NETWORKS: Final = ("postgres", "s3", "http", "store")
 
 
 class Nemesis:
-    """The faults of one worker. The same seed is the same dice, and not the same run."""
+    """The faults of one worker. The same seed is the same dice, and not the same run.
+
+    `others` lets so many at once wait for a successor that one is left to be it.
+    """
 
     def __init__(
         self,
@@ -41,9 +47,10 @@ class Nemesis:
         gaps: tuple[float, float] = GAPS,
         seed: str,
         ttl: float,
+        others: threading.Semaphore,
         diary: History,
     ) -> None:
-        self._make, self._diary = victim, diary
+        self._make, self._diary, self._others = victim, diary, others
         self._kinds, self._networks, self._moments = kinds, networks, moments
         self._gaps, self._ttl = gaps, ttl
         self._dice = random.Random(seed)  # noqa: S311 - dice, and no secret
@@ -110,55 +117,6 @@ class Nemesis:
         if kind in ("hold", "reset", "zombie"):
             told["sink"] = sink
         self._diary.add("fault", "invoke", "", **told)
-        took_place = act()
+        with self._others if kind in SUCCEEDED else nullcontext():
+            took_place = act()
         self._diary.add("fault", "ok" if took_place else "fail", "", **told)
-
-
-class Server(Protocol):
-    """What can be killed, all its processes at once, and comes back with what it had acknowledged."""
-
-    def kill(self) -> None:
-        """SIGKILL it; return when it has gone."""
-        ...
-
-    def start(self) -> None:
-        """Start it again, where it was; return when it serves."""
-        ...
-
-
-class ServerNemesis:
-    """Kills servers of ours, one after the other, and starts them again."""
-
-    def __init__(self, servers: dict[str, Server], seed: str, diary: History) -> None:
-        self._servers, self._diary = servers, diary
-        self._dice = random.Random(seed)  # noqa: S311 - dice, and no secret
-        self._healing, self._over = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._work, name="server nemesis", daemon=True)
-        self.healed: threading.Event = threading.Event()
-        self._thread.start()
-
-    def heal(self) -> None:
-        """Have it stop, and wait until all servers run."""
-        self._healing.set()
-        self.healed.wait()
-
-    def close(self) -> None:
-        """End it, once the servers are needed no more: on Linux those that it has started end with it."""
-        self.heal()
-        self._over.set()
-        self._thread.join()
-
-    def _work(self) -> None:
-        try:
-            hand: list[str] = []
-            while not self._healing.wait(self._dice.uniform(4, 8)):
-                hand = hand or self._dice.sample(list(self._servers), len(self._servers))
-                kind = hand.pop()
-                told: dict[str, Any] = {"kind": kind, "target": kind.removesuffix(" kill")}
-                self._diary.add("fault", "invoke", "", **told)
-                self._servers[kind].kill()
-                self._servers[kind].start()
-                self._diary.add("fault", "ok", "", **told)
-        finally:
-            self.healed.set()
-        self._over.wait()

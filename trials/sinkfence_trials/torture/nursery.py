@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import queue
 import signal
 import socket
 import threading
@@ -11,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from typing import Any, Final, Self
 
-from sinkfence_trials.demo.process import PATIENCE, Event, Process, ProcessFailed
+from sinkfence_trials.demo.process import PATIENCE, Event, Process, ProcessFailed, Words
 
 MODULE: Final = "sinkfence_trials.torture.nursing"
 
@@ -72,9 +71,7 @@ class Nursling:
         self.pid: int = pid
         self._nursery, self._library, self._line = nursery, library, line
         self._gone = False
-        self._words: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._listener = threading.Thread(target=self._listen, name=f"listen to {name}", daemon=True)
-        self._listener.start()
+        self._words = Words(name, line.makefile("rb"), lambda: nursery.last_complaint(library))
 
     def begin(self, brief: Mapping[str, Any]) -> None:
         """Tell it something; if it has ended instead, `hear` will say so."""
@@ -82,21 +79,8 @@ class Nursling:
             self._line.sendall(json.dumps(brief).encode() + b"\n")
 
     def hear(self, *events: str) -> Event:
-        """Wait for its next word, which must be one of `events`, and return it.
-
-        Raises:
-            ProcessFailed: it said something else, ended, or was silent for too long.
-        """
-        try:
-            line = self._words.get(timeout=PATIENCE)
-        except queue.Empty:
-            raise ProcessFailed(f"{self.name} said nothing for {PATIENCE:.0f} s") from None
-        if not line:
-            raise ProcessFailed(f"{self.name} ended early: {self._nursery.last_complaint(self._library)}")
-        event: Event = json.loads(line)
-        if event["event"] not in events:
-            raise ProcessFailed(f"{self.name} told of {event}, and not of {' or '.join(events)}")
-        return event
+        """As `Words.hear`."""
+        return self._words.hear(*events)
 
     def stop(self) -> None:
         """SIGSTOP it, and return once every thread of it stands.
@@ -126,17 +110,11 @@ class Nursling:
             complaint = self._nursery.last_complaint(self._library)
             raise ProcessFailed(f"{self.name} ended by itself: {complaint}")
 
-    def _listen(self) -> None:
-        with suppress(OSError), self._line.makefile("rb") as lines:
-            for line in lines:
-                self._words.put(line)
-        self._words.put(b"")
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         with suppress(ProcessFailed):  # who has ended by itself is heard of, or was to
             self.kill()
-        self._listener.join()
+        self._words.close()
         self._line.close()

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
 from sinkfence_trials.torture.links import Direction, Link, reset
+
+SEEN = 100_000
+"""How many messages are remembered."""
 
 INTERIM = b"HTTP/1.1 100 "
 """An interim answer is let through and not counted: without it boto3 keeps its body back."""
@@ -76,7 +80,7 @@ class FaultProxy:
     def __init__(self, upstream_host: str, upstream_port: int) -> None:
         self._upstream = (upstream_host, upstream_port)
         self._lock = threading.Lock()
-        self._seen: list[Place] = []
+        self._seen: deque[Place] = deque(maxlen=SEEN)
         self._stops: list[Stop] = []
         self._links: set[Link] = set()
         self._taken = 0
@@ -114,12 +118,13 @@ class FaultProxy:
     def forget(self) -> None:
         """Hold nothing more, let go of what is held, and forget what was seen."""
         with self._lock:
-            stops, self._stops, self._seen = self._stops, [], []
+            stops, self._stops = self._stops, []
+            self._seen.clear()
         for stop in stops:
             stop.release()
 
     def seen(self) -> list[Place]:
-        """All messages that have begun to pass so far."""
+        """The messages that have begun to pass so far."""
         with self._lock:
             return list(self._seen)
 
@@ -130,6 +135,10 @@ class FaultProxy:
         for thread in threads:
             thread.join(10)
         return self.seen()
+
+    def lead_to(self, host: str, port: int) -> None:
+        """Have new connections lead to another upstream; those that have been taken stay."""
+        self._upstream = (host, port)
 
     def delay(self, seconds: float) -> None:
         """Let each burst of bytes take this much longer from now on."""

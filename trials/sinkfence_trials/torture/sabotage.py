@@ -26,6 +26,8 @@ class Honest:
     """Where all workers write: they have to meet there."""
     until: Moment = "written"
     """Until when whatever is late is late."""
+    loses: bool = False
+    """Whether a standby is promoted that has not heard of what was acknowledged."""
 
     def store(self, store: SqlStore) -> Store:
         """Return the store that leases come from."""
@@ -133,10 +135,18 @@ class UnfencedS3(Honest):
         return {"s3": documents}
 
 
+class LossyFailover(Honest):
+    """Works on after a failover that has lost acquisitions, with a store that counts on from what is left."""
+
+    caught_by = "S7"
+    loses: bool = True
+
+
 SABOTAGES: Final[dict[str, type[Honest]]] = {
     "no-check": NoCheck,
     "forged-generation": ForgedGeneration,
     "no-arm": NoArm,
     "client-clock-store": ClientClockStore,
     "unfenced-s3": UnfencedS3,
+    "lossy-failover": LossyFailover,
 }

@@ -5,30 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Final
 
 import psycopg
 
 from sinkfence.errors import NotEnforced
 from sinkfence_s3.probe import probe
-from sinkfence_trials.checker import Violation, check
+from sinkfence_trials.checker import check
 from sinkfence_trials.history import now, read
-from sinkfence_trials.torture.clocks import environment
+from sinkfence_trials.servers.supervised import ServerError
+from sinkfence_trials.torture.cast import Cast
 from sinkfence_trials.torture.destinations import SINKS
-from sinkfence_trials.torture.nemesis import KINDS, Nemesis, Server, ServerNemesis
+from sinkfence_trials.torture.failover import Primary, restore_leases, with_standby
 from sinkfence_trials.torture.observer import LOOK_EVERY, Observer, acknowledged
-from sinkfence_trials.torture.run import TTL, NotRun, Run
+from sinkfence_trials.torture.outages import Outage, ServerNemesis, killed
+from sinkfence_trials.torture.places import Places
+from sinkfence_trials.torture.run import Run
 from sinkfence_trials.torture.sabotage import SABOTAGES
 from sinkfence_trials.torture.serving import Service
 from sinkfence_trials.torture.sometimes import Sometimes, Tail
 from sinkfence_trials.torture.tables import prepare
 from sinkfence_trials.torture.verdict import About
-from sinkfence_trials.torture.victim import Victim
 
-WORKERS: Final = 3
 JOBS: Final = 2
 
 HEALING: Final = 60.0
@@ -40,7 +40,7 @@ QUIET: Final = 30.0
 PATIENCE: Final = 4
 """How many times its seconds a run may take, while it lacks what has to happen sometimes."""
 
-SABOTAGE_KINDS: Final = ("pause", "hold")
+RESTORE: Final = "lease store restore"
 
 Say = Callable[[float, Sometimes], None]
 """Called once a second, with how many have gone by."""
@@ -67,38 +67,40 @@ class Trial:
         Raises:
             ServerError, ProcessFailed: a server could not be had; or a worker has ended by itself.
             NotEnforced: the bucket lets a stale owner write, whoever asks.
+            ValueError: the sabotage is one of a server, and the server is not ours.
         """
-        self.prepare()
-        places = self.run.places
         tail, sometimes = Tail(self.run.folder), Sometimes()
         with ExitStack() as stack:
-            url, servers = places.service, dict[str, Server]()
+            outages = self.outages(stack)
+            self.prepare()
+            places = self.run.places
+            url = places.service
             if url is None:
                 service = stack.enter_context(closing(Service(self.run.folder)))
-                url, servers["service kill"] = service.url, service
+                url = service.url
+                if self.server_faults and not self.sabotage:
+                    outages["service kill"] = killed(service)
             observer = stack.enter_context(closing(Observer(self.run.history("observer"), self.jobs)))
             observer.look_at(places.postgres)
             observer.look_at(places.bucket)
             observer.watch()
-            kinds, nemeses = self.nemeses(url)
-            stack.callback(end, nemeses)
-            server, more = self.server_nemesis(servers)
-            if server is not None:
-                stack.callback(server.close)
-            needed = (*kinds, *more)
-            self.about(needed).write(self.run.folder)
-            self.watch(tail, sometimes, needed, say)
-            for nemesis in nemeses:
-                nemesis.heal()
-            if server is not None:
-                server.heal()
-            for nemesis in nemeses:
-                nemesis.healed.wait()
+            floor = "clock" if RESTORE in outages else None
+            cast = Cast.start(self.run, self.jobs, url, self.sabotage, floor)
+            stack.callback(cast.end)
+            self.not_run += cast.not_run
+            servers = ServerNemesis(outages, f"{self.run.seed} servers", self.run.history("server nemesis"))
+            stack.callback(servers.close)
+            kinds = (*cast.kinds, *outages)
+            about = self.about(kinds)
+            replace(about, broken_off="it did not come to its end").write(self.run.folder)
+            self.watch(tail, sometimes, kinds, say)
+            cast.heal()
+            servers.heal()
             if not self.sabotage:
                 with self.run.history("nemesis") as diary:
                     diary.add("heal", "ok", "")
                 self.await_progress(tail, sometimes)
-            end(nemeses)
+            cast.end()
             self.await_quiet()
             observer.stop()
             while observer.look():
@@ -106,20 +108,68 @@ class Trial:
             observer.marks()
         if places.service:
             self.believe()
+        about.write(self.run.folder)
+
+    def outages(self, stack: ExitStack) -> dict[str, Outage]:
+        """Return what is done to servers that are ours, by its kind; what is not ours is said to be not run.
+
+        A database of ours gets a standby, and so another address.
+
+        Raises:
+            ValueError: the sabotage is one of a server, and the server is not ours.
+        """
+        places = self.run.places
+        loses = bool(self.sabotage) and SABOTAGES[self.sabotage or ""].loses
+        if loses and places.cluster is None:
+            raise ValueError(f"--sabotage {self.sabotage} takes a PostgreSQL server of its own")
+        if loses:
+            primary = self.with_standby(stack, places, in_step=False)
+            return {"PostgreSQL lossy failover": partial(primary.lose, self.jobs)}
+        if self.sabotage or not self.server_faults:
+            return {}
+        found: dict[str, Outage] = {}
+        if places.weed is None:
+            self.not_run.append("S3 kill: it is not ours")
+        else:
+            found["S3 kill"] = killed(places.weed)
+        if places.cluster is None:
+            self.not_run += [
+                f"{kind}: it is not ours" for kind in ("PostgreSQL kill", "PostgreSQL failover", RESTORE)
+            ]
+            return found
+        try:
+            primary = self.with_standby(stack, places, in_step=True)
+        except ServerError as why:
+            self.not_run.append(f"PostgreSQL failover: {why}")
+            found["PostgreSQL kill"] = killed(places.cluster)
+        else:
+            found["PostgreSQL kill"] = killed(primary)
+            found["PostgreSQL failover"] = primary.fail_over
+        leases = self.run.places.postgres
+        found[RESTORE] = partial(restore_leases, leases, self.jobs, self.run.history("restorer"))
+        return found
+
+    def with_standby(self, stack: ExitStack, places: Places, *, in_step: bool) -> Primary:
+        """Give our database a standby, and the run its new address."""
+        assert places.cluster is not None
+        diary = self.run.history("primary")
+        standby = with_standby(places.cluster, places.postgres, diary, in_step=in_step)
+        primary = stack.enter_context(standby)
+        self.run = replace(self.run, places=replace(places, postgres=primary.dsn))
+        return primary
 
     def about(self, kinds: tuple[str, ...]) -> About:
         """What the run is to do."""
-        places, caught_by = self.run.places, None
-        if self.sabotage:
-            caught_by = SABOTAGES[self.sabotage].caught_by
+        run = self.run
+        caught_by = SABOTAGES[self.sabotage].caught_by if self.sabotage else None
         return About(
-            places.run,
-            self.run.seed,
+            run.places.run,
+            run.seed,
             kinds,
             tuple(self.not_run),
             self.sabotage,
             caught_by,
-            left=tuple(places.left),
+            left=run.places.left,
         )
 
     def prepare(self) -> None:
@@ -131,77 +181,6 @@ class Trial:
         if problem is not None:
             raise NotEnforced(f"bucket {bucket.name!r} does not enforce conditional writes: {problem}")
 
-    def nemeses(self, service: str) -> tuple[tuple[str, ...], list[Nemesis]]:
-        """Start the workers, each with its nemesis; return the kinds of faults as well."""
-        run, places = self.run, self.run.places
-        postgres = address(places.postgres, 5432)
-        upstreams = {
-            "postgres": postgres,
-            "store": postgres,
-            "http": address(service),
-            "s3": address(places.bucket.endpoint),
-        }
-        kinds: tuple[str, ...] = SABOTAGE_KINDS if self.sabotage else KINDS
-        has_clocks = True
-        try:
-            run.nursery.warm(environment(run.folder / "clock-1"))
-        except NotRun as why:
-            self.not_run.append(f"clock jumps: {why}")
-            kinds, has_clocks = tuple(kind for kind in kinds if kind != "clock jump"), False
-            run.nursery.warm({})
-        sinks: tuple[str, ...] = SINKS
-        late: dict[str, Any] = {}
-        saboteur = SABOTAGES[self.sabotage] if self.sabotage else None
-        if saboteur is not None:
-            sinks = saboteur.sinks_of_all
-            late = {"networks": saboteur.networks, "moments": (saboteur.until,), "gaps": (0.1, 0.5)}
-        started: list[Nemesis] = []
-        for number in range(1, WORKERS + 1):
-            name = f"worker {number}"
-            brief = {
-                "name": name,
-                "history": str(run.folder / f"worker-{number}.jsonl"),
-                "run": places.run,
-                "sinks": sinks,
-                "ttl": TTL,
-                "jobs": self.jobs,
-                "postgres": places.postgres,
-                "bucket": asdict(places.bucket),
-                "service": service,
-                "foreign": bool(places.service),
-                "upstreams": {sink: list(to) for sink, to in upstreams.items()},
-                "sabotage": self.sabotage if number == 1 else None,
-            }
-            clock = run.folder / f"clock-{number}" if has_clocks else None
-            nemesis = Nemesis(
-                name,
-                partial(Victim, name, brief, upstreams, places.postgres, clock=clock, nursery=run.nursery),
-                kinds=kinds if saboteur is None or saboteur.is_late == (number == 1) else (),
-                seed=f"{run.seed} {name}",
-                ttl=TTL,
-                **late,
-                diary=run.history(f"nemesis {number}"),
-            )
-            started.append(nemesis)
-        for nemesis in started:
-            nemesis.ready.wait()
-        return kinds, started
-
-    def server_nemesis(self, servers: dict[str, Server]) -> tuple[ServerNemesis | None, tuple[str, ...]]:
-        """Start the one that kills the servers that are ours; return its kinds of faults as well."""
-        if self.sabotage or not self.server_faults:
-            return None, ()
-        ours = {"PostgreSQL kill": self.run.places.cluster, "S3 kill": self.run.places.weed}
-        for kind, server in ours.items():
-            if server is None:
-                self.not_run.append(f"{kind}: it is not ours")
-            else:
-                servers = servers | {kind: server}
-        if not servers:
-            return None, ()
-        diary = self.run.history("nemesis of servers")
-        return ServerNemesis(servers, f"{self.run.seed} servers", diary), tuple(servers)
-
     def watch(self, tail: Tail, sometimes: Sometimes, kinds: tuple[str, ...], say: Say) -> None:
         """Let it go on, and tell of it: until a sabotage is caught; on a slow host, for a while longer."""
         begun = time.monotonic()
@@ -209,10 +188,16 @@ class Trial:
             time.sleep(1.0)
             sometimes.see(tail.new())
             say(time.monotonic() - begun, sometimes)
-            if self.sabotage and self.is_caught(check(read(self.run.histories()))):
+            if self.sabotage and self.is_caught():
                 return
             if not self.sabotage and gone >= self.seconds and not sometimes.lacking(kinds):
                 return
+
+    def is_caught(self) -> bool:
+        """Whether the invariant that is named for the sabotage is among those that are broken."""
+        violations = check(read(self.run.histories()))
+        caught_by = SABOTAGES[self.sabotage or ""].caught_by
+        return any(violation.invariant == caught_by for violation in violations)
 
     def await_progress(self, tail: Tail, sometimes: Sometimes) -> None:
         """Wait until each job has had an effect at each destination; the checker misses what has not come."""
@@ -248,37 +233,3 @@ class Trial:
         with self.run.history("answers") as history:
             for event in acknowledged(list(read(self.run.histories()))):
                 history.write(event)
-
-    def is_caught(self, violations: list[Violation]) -> bool:
-        """Whether the invariant that is named for the sabotage is among those that are broken."""
-        assert self.sabotage is not None
-        return SABOTAGES[self.sabotage].caught_by in {violation.invariant for violation in violations}
-
-
-def end(nemeses: list[Nemesis]) -> None:
-    """Have all workers killed, and wait for it.
-
-    Raises:
-        ProcessFailed: one has ended by itself.
-    """
-    for nemesis in nemeses:
-        nemesis.heal()
-        nemesis.end()
-    for nemesis in nemeses:
-        nemesis.join()
-    for nemesis in nemeses:
-        if nemesis.failed is not None:
-            raise nemesis.failed
-
-
-def address(url: str, port: int | None = None) -> tuple[str, int]:
-    """Return where a URL leads to.
-
-    Raises:
-        ValueError: nowhere that a network leads to.
-    """
-    parts = urlsplit(url)
-    port = parts.port or port or {"https": 443, "http": 80}.get(parts.scheme)
-    if not parts.hostname or not port:
-        raise ValueError(f"{parts.scheme}://{parts.hostname}: a network has to lead there, to be disturbed")
-    return parts.hostname, port

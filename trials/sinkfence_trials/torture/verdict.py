@@ -36,6 +36,8 @@ class About:
     """With a sabotage: the invariant that has to be found broken."""
     scenario: str | None = None
     """Which one it was. What it asserts apart from the invariants is not in its history."""
+    broken_off: str = ""
+    """Why it did not come to its end, where it did not: then nobody looked at the truth after all else."""
     left: tuple[str, ...] = ()
     """What is still there on servers that are not ours."""
 
@@ -70,9 +72,11 @@ class Verdict:
 
     @property
     def lacking(self) -> list[str]:
-        """What happened too rarely for the run to show anything."""
-        played = self.about.sabotage or self.about.scenario
-        return [] if played else self.sometimes.lacking(self.about.kinds)
+        """Why the run shows nothing: it was broken off, or something happened too rarely."""
+        about = self.about
+        broken_off = [f"broken off: {about.broken_off}"] if about.broken_off else []
+        played = about.sabotage or about.scenario
+        return broken_off + ([] if played else self.sometimes.lacking(about.kinds))
 
     @property
     def caught(self) -> bool:
@@ -131,4 +135,6 @@ def judge(folder: Path) -> Verdict:
     events = list(read(sorted(folder.glob("*.jsonl"))))
     sometimes = Sometimes()
     sometimes.see(events)
-    return Verdict(about, events, check(events), sometimes)
+    # Of what was broken off something may be there that the observer has not seen.
+    violations = [found for found in check(events) if not (about.broken_off and found.invariant == "D5")]
+    return Verdict(about, events, violations, sometimes)

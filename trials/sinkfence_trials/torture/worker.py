@@ -55,7 +55,7 @@ class Worker:
         self.jobs: list[str] = brief["jobs"]
         self.history = history
         self.saboteur: sabotage.Honest = sabotage.SABOTAGES.get(brief["sabotage"], sabotage.Honest)()
-        store = SqlStore(detoured(brief["postgres"], detours["store"], brief["run"]))
+        store = SqlStore(detoured(brief["postgres"], detours["store"], brief["run"]), floor=brief["floor"])
         self.leases: Leases = Leases(self.saboteur.store(store), ttl=self.ttl, owner=brief["name"])
         bucket = Bucket(**brief["bucket"])
         service = (ForeignService if brief["foreign"] else Service)(brief["service"])

@@ -43,23 +43,21 @@ def perform(name: str, scenario: Scenario, run: Run, *, fenced: bool = True) -> 
     """
     own = dataclasses.replace(run, folder=run.folder / name)
     own.folder.mkdir()
-    verdict, looked_at = Verdict("passed"), False
+    verdict = Verdict("passed")
     try:
         with scene(own, name, fenced=fenced) as opened:
             scenario.play(opened)
-        looked_at = opened.looked_at
     except NotRun as error:
         return Verdict("not run", str(error))
     except (Inconclusive, TimeoutError, ServerError, psycopg.Error) as error:
         verdict = Verdict("inconclusive", str(error))
     except (Broken, ProcessFailed) as error:
         verdict = Verdict("failed", str(error))
-    About(run.places.run, run.seed, scenario=name).write(own.folder)
+    broken_off = "" if verdict.word == "passed" else verdict.why or verdict.word
+    About(run.places.run, run.seed, scenario=name, broken_off=broken_off).write(own.folder)
     judged = judge(own.folder)
     judged.draw(own.folder)
-    # What was broken off was not looked at any more: something may be there that the observer has not seen.
-    violations = tuple(found for found in judged.violations if looked_at or found.invariant != "D5")
-    if violations:
-        sentences = "; ".join(f"{found.invariant} {found.sentence}" for found in violations)
-        return Verdict("violated", sentences, violations)
+    if judged.violations:
+        sentences = "; ".join(f"{found.invariant} {found.sentence}" for found in judged.violations)
+        return Verdict("violated", sentences, tuple(judged.violations))
     return verdict

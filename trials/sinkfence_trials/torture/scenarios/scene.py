@@ -51,8 +51,6 @@ class Scene:
     service: Service | None = None
     sees_leases: bool = True
     """Whether it is the observer that tells what became of leases; else the workers do."""
-    looked_at: bool = False
-    """Whether the truth was looked at after everything else: else nobody can say what is missing from it."""
 
     @property
     def dsn(self) -> str:
@@ -169,4 +167,3 @@ def scene(run: Run, name: str, *, fenced: bool) -> Generator[Scene]:
         yield opened
         opened.look()
         observer.marks()
-        opened.looked_at = True

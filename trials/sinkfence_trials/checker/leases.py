@@ -1,0 +1,142 @@
+"""What a lease store has acknowledged, by its own clock and as its clients saw it: S1 to S7."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from sinkfence_trials.history import Event
+
+CLOCK_GRAIN = 0.001
+"""Seconds by which lease_until - now may differ from ttl: both are rounded on the way."""
+
+Found = Iterator[tuple[str, str, Event]]
+"""What is broken: its name, a sentence, and the event by which."""
+
+
+class Failover(NamedTuple):
+    """From when until when the store went over to a standby or a backup."""
+
+    begin: float
+    end: float
+    lossy: bool
+    """Whether that lacked something that had been acknowledged: then owners before it may be let on."""
+
+    def is_within(self, begin: float, end: float) -> bool:
+        """Whether some of it lay between two instants."""
+        return begin <= self.end and self.begin <= end
+
+
+def store(events: list[Event], failovers: list[Failover]) -> Found:
+    """S1 to S7: what the lease store has acknowledged."""
+    invoked: dict[tuple[str, str], float] = {}
+    answers: list[Event] = []
+    epochs: defaultdict[int, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.f not in ("acquire", "renew", "complete", "release"):
+            continue
+        if event.type == "invoke":
+            invoked[event.p, event.f] = event.t
+        elif event.type == "ok" and "now" in event.value:
+            answers.append(event)
+            asked = invoked.get((event.p, event.f), event.t)
+            # What was under way during a failover was answered by the one or the other: nobody can say.
+            if all(event.t <= each.begin or asked >= each.end for each in failovers):
+                epochs[sum(asked >= each.end for each in failovers)].append(event)
+    yield from one_acquirer(answers)
+    before = 0
+    for epoch in sorted(epochs):
+        # The clients' clocks and the order of the answers say nothing: the store's own instants do.
+        own = sorted(epochs[epoch], key=lambda event: event.value["now"])
+        yield from counting(own, before)
+        yield from holding(own)
+        before = max(before, *(event.generation or 0 for event in own))
+
+
+def one_acquirer(answers: list[Event]) -> Found:
+    """S5."""
+    owners: dict[int | None, str] = {}
+    for event in answers:
+        if event.f == "acquire":
+            owner = owners.setdefault(event.generation, event.value["owner"])
+            if owner != event.value["owner"]:
+                yield (
+                    "S5",
+                    f"generation {event.generation} was given to {owner} and to {event.value['owner']}",
+                    event,
+                )
+
+
+def counting(answers: list[Event], before: int) -> Found:
+    """S1 within one life of the store, S7 against the lives before. The same number twice is S5's."""
+    highest = 0
+    for event in answers:
+        if event.f == "acquire" and event.generation is not None:
+            if event.generation < highest:
+                yield "S1", f"generation {event.generation} was issued after {highest}", event
+            if event.generation < before:
+                yield (
+                    "S7",
+                    f"generation {event.generation} was issued after a failover, and {before} before",
+                    event,
+                )
+            highest = max(highest, event.generation)
+
+
+def holding(answers: list[Event]) -> Found:
+    """S2, S3, S4 and S6: who holds the job, and until when, by the store's clock."""
+    holder: tuple[int | None, str] | None = None
+    until, open_ = float("-inf"), True
+    for event in answers:
+        this, now = (event.generation, event.value["owner"]), event.value["now"]
+        current = holder is None or holder == this  # a history may begin in the middle
+        if event.f in ("acquire", "renew"):
+            granted = event.value["until"] - now
+            if abs(granted - event.value["ttl"]) > event.value.get("grain", CLOCK_GRAIN):
+                yield "S3", f"{event.value['ttl']} s were asked for, and {granted} s granted", event
+        if event.f == "acquire":
+            if holder not in (None, this) and now < until:
+                yield "S2", f"{this} was let in at {now}, and {holder} held the job until {until}", event
+            holder, until, open_ = this, event.value["until"], True
+        elif event.f == "renew":
+            if not (current and open_) or event.value.get("asked", event.generation) != event.generation:
+                yield "S4", f"{this} renewed, and {holder} held the job", event
+            elif current:
+                until = event.value["until"]
+        elif event.f == "complete":
+            if not current:
+                yield "S6", f"{this} completed, and {holder} held the job", event
+            until, open_ = float("-inf"), False
+        elif current:  # release
+            until, open_ = float("-inf"), False
+
+
+class _Known(NamedTuple):
+    """The newest owner of whom some client knew when something was asked."""
+
+    generation: int
+    since: float
+
+
+def acknowledged(events: list[Event], failovers: list[Failover]) -> Found:
+    """S1, S4, S6 and S7 as the clients see them: asked after a later owner had been let in, and granted."""
+    newest = _Known(0, 0.0)
+    asked: dict[tuple[str, str], _Known] = {}
+    for event in events:
+        if "now" in event.value or event.f not in ("acquire", "renew", "complete"):  # else the store's own
+            continue
+        generation = event.generation or 0
+        if event.type == "invoke":
+            asked[event.p, event.f] = newest
+        elif event.type == "ok":
+            known = asked.get((event.p, event.f), _Known(0, 0.0))
+            between = [each for each in failovers if each.is_within(known.since, event.t)]
+            if generation < known.generation:
+                sentence = f"{event.f} of {generation} after {known.generation} had been let in"
+                if event.f == "acquire":
+                    yield "S7" if between else "S1", sentence, event
+                elif not any(each.lossy for each in between):
+                    yield "S4" if event.f == "renew" else "S6", sentence, event
+            if event.f == "acquire" and generation > newest.generation:
+                newest = _Known(generation, event.t)
