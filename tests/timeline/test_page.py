@@ -192,9 +192,9 @@ def made_up(events: list[Event], every: int) -> list[Violation]:
 
 
 def test_thinning_keeps_what_matters() -> None:
-    """Of fifty thousand events every fault, flaw and refusal is drawn, or counted by one that is."""
-    events = long_run(50_000)
-    violations = made_up(events, 500)
+    """Of twenty thousand events every fault, flaw and refusal is drawn, or counted by one that is."""
+    events = long_run(20_000)
+    violations = made_up(events, 200)
     run = read(events, violations)
     told = titles(drawn(run))
 
@@ -238,8 +238,8 @@ def test_a_long_run_is_made_in_linear_time() -> None:
         page = timeline.page(events, [], "A long run")
         return len(page), time.thread_time() - begin
 
-    small, quick = min(made(5_000) for _ in range(3))
-    large, slow = min(made(50_000) for _ in range(3))
+    small, quick = min(made(3_000) for _ in range(3))
+    large, slow = made(30_000)
     assert large < 1_000_000
     assert large < 5 * small
     assert slow < 40 * quick

@@ -52,19 +52,17 @@ def written(bar: Bar, plan: Plan, room: Room) -> str:
     """Write in a bar what it is, where there is room for it."""
     size = plan.format.font - (2.5 if bar.kind == "seen" else 1)
     for text in bar.words:
-        wide, middle = width(text, size), (bar.begin + bar.end) / 2
-        begins = (middle - wide / 2,) if bar.kind == "fault" else (bar.begin + 6,)
-        places = [(begin, begin + wide) for begin in begins if begin + wide <= bar.end - 2]
-        if (at := room.first(bar.y, places)) is None:
+        wide = width(text, size)
+        begin = (bar.begin + bar.end - wide) / 2 if bar.kind == "fault" else bar.begin + 6
+        if begin + wide > bar.end - 2 or room.first(bar.y, [(begin, begin + wide)]) is None:
             continue
+        at = f'y="{bar.y + 4.5:g}"'
+        if bar.kind == "fault":
+            plate = f'<rect class="plate" x="{begin:.1f}" y="{bar.y - 8:g}" width="{wide:.1f}" height="16"/>'
+            middle = begin + wide / 2
+            return f'{plate}<text class="in" x="{middle:.1f}" {at} text-anchor="middle">{safe(text)}</text>'
         klass = f"faint c{bar.colour}" if bar.kind == "seen" else "in"
-        text_at = f'<text class="{klass}" x="{at:.1f}" y="{bar.y + 4.5:g}">{safe(text)}</text>'
-        if bar.kind != "fault":
-            return text_at
-        return (
-            f'<rect class="plate" x="{at - 4:.1f}" y="{bar.y - 8:g}" width="{wide + 8:.1f}" height="16"/>'
-            + text_at
-        )
+        return f'<text class="{klass}" x="{begin:.1f}" {at}>{safe(text)}</text>'
     return ""
 
 

@@ -59,8 +59,8 @@ def _verdict(run: Run, said: str) -> str:
     if not flaws:
         return f'<div class="verdict"><strong>No rule was broken.</strong> {safe(said)}</div>'
     listed = "".join(
-        f'<li><a href="#flaw-{number}">{safe(", ".join(flaw.rules))}</a> '
-        f"<bdi>{safe(flaw.lane.name)}</bdi>: <bdi>{safe(flaw.words)}</bdi></li>"
+        f'<li><a href="#flaw-{number}"><bdi>{safe(flaw.lane.name + flaw.where)}</bdi></a>: '
+        f"<bdi>{safe(flaw.words)}</bdi></li>"
         for number, flaw in enumerate(flaws[:LISTED], 1)
     )
     more = f"<li>and {len(flaws) - LISTED} more</li>" if len(flaws) > LISTED else ""

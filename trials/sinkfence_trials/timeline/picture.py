@@ -114,7 +114,7 @@ def _frame(plan: Plan, top: float) -> Iterator[str]:
 def _names(plan: Plan) -> Iterator[str]:
     font = plan.format.font
     for job, y in plan.heads:
-        named = job if job.startswith("job") else f"job {job}"
+        named = job if "job" in job else f"job {job}"
         words = safe(shortened(named, plan.format.width - 24, font))
         yield f'<text class="head" x="12" y="{y:g}">{words}<title>{safe(job)}</title></text>'
     for row in plan.rows.values():
@@ -178,7 +178,7 @@ def _legend(run: Run, plan: Plan, hatch: str) -> tuple[list[str], float]:
     parts: list[str] = []
     x, y = 18.0, plan.bottom + 24
     for shape, words in entries:
-        room = 14 + width(words, 12) + 16
+        room = 14 + width(words, 12) + 12
         if x + room > plan.format.width and x > 18:
             x, y = 18.0, y + 20
         parts.append(f'<g class="m key" transform="translate({x:.1f} {y:g})">{shape}</g>')

@@ -34,13 +34,11 @@ def read(events: Iterable[Event], violations: Sequence[Violation]) -> Run:
     for lane in [moment.lane for moment in run.moments] + [armed.lane for armed in run.armed]:
         if lane.of == "sink" and lane.sink not in run.jobs.setdefault(lane.name, []):
             run.jobs[lane.name].append(lane.sink)
-    run.workers = list(
-        dict.fromkeys(
-            [each for each in requests.askers if each not in (STORE, "")]
-            + [flaw.worker for flaw in run.of("flaw") if flaw.began is not None]
-            + [fault.worker for fault in run.faults]
-        )
-    )
+    order = list(dict.fromkeys(sink for sinks in run.jobs.values() for sink in sinks))
+    run.jobs = {job: sorted(sinks, key=order.index) for job, sinks in sorted(run.jobs.items())}
+    workers = {flaw.worker for flaw in run.of("flaw") if flaw.began is not None}
+    workers |= {fault.worker for fault in run.faults} | {*requests.askers} - {STORE, ""}
+    run.workers = sorted(workers)
     return run
 
 
@@ -57,8 +55,8 @@ class _Requests:
             for event in events
             if event.f == "arm" or (event.type == "invoke" and event.f in (*OF_THE_STORE, "write"))
         )
-        self.askers = list(dict.fromkeys(asking))
-        known, last = set(self.askers), dict[tuple[str, str], Event]()
+        self.askers = set(asking)
+        last: dict[tuple[str, str], Event] = {}
         for event in events:
             if event.type == "invoke":
                 last[event.p, event.f] = event
@@ -68,7 +66,7 @@ class _Requests:
                 self._asked[id(event)] = asked
             if (event.f, event.type) == ("acquire", "ok") and "owner" in event.value:
                 owner = event.value["owner"]
-                self._owners[owner] = event.p if event.p in known else self._owners.get(owner, event.p)
+                self._owners[owner] = event.p if event.p in self.askers else self._owners.get(owner, event.p)
 
     def of(self, event: Event) -> Event | None:
         """The request that led to an event."""

@@ -50,6 +50,11 @@ class Moment:
     rules: tuple[str, ...] = ()
     """Of a flaw: the invariants that it breaks."""
 
+    @property
+    def where(self) -> str:
+        """At which of the job's destinations, to follow the words."""
+        return f" at {self.lane.sink}" if self.lane.sink else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Armed:

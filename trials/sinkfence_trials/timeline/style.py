@@ -60,7 +60,7 @@ PAGE_CSS: Final = (
     ".rows{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.85rem}"
     "td,th{text-align:left;padding:.2rem .6rem .2rem 0;border-bottom:1px solid var(--line);"
     "vertical-align:top;"
-    "overflow-wrap:anywhere}th{white-space:nowrap}td:nth-child(2),td:nth-child(3){min-width:5em}"
+    "overflow-wrap:anywhere}th{white-space:nowrap}td:nth-child(2),td:nth-child(3){min-width:6.5em}"
     "td:first-child{font-variant-numeric:tabular-nums;white-space:nowrap}"
     ".broken td{color:var(--bad);font-weight:600}.refusal td{font-weight:600}"
     "tr:target{outline:2px solid var(--bad)}"

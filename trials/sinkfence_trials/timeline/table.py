@@ -15,7 +15,11 @@ FLAWS: Final = 100
 MOST: Final = 200
 """Lines for refusals and faults, and for what went well: as many of each, spread over the run."""
 
-HOW: Final = {"ran out": "runs out", "released": "is released", "completed": "is completed"}
+HOW: Final = {
+    "ran out": "until the lease runs out",
+    "released": "and releases it",
+    "completed": "and completes it",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +70,11 @@ def rows(found: list[Line], begin: float) -> str:
 
 def _moment(moment: Moment, klass: str = "") -> Line:
     job = "" if moment.lane.of == "worker" else moment.lane.name
-    at = f" at {moment.lane.sink}" if moment.lane.sink else ""
-    return Line(moment.t, moment.worker, job, moment.generation, moment.words + at, klass)
+    return Line(moment.t, moment.worker, job, moment.generation, moment.words + moment.where, klass)
 
 
 def _hold(hold: Hold) -> Line:
-    words = f"holds the job until it {HOW[hold.how]} after {seconds(hold.end - hold.begin)}"
+    words = f"holds the job for {seconds(hold.end - hold.begin)}, {HOW[hold.how]}"
     return Line(hold.begin, hold.worker, hold.job, hold.generation, words)
 
 
