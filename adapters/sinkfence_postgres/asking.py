@@ -65,7 +65,7 @@ def within(tx: Any, *, afresh: bool) -> Generator[None]:
                 connections.run(tx, READ_COMMITTED)
             yield
             return
-        if connections.begun_as_text(tx):  # the user's own, not ours to commit: it may be a guarded one
+        if connections.on_server(tx):  # begun as text, the user's own to commit: it may be a guarded one
             yield
             return
         # SQLAlchemy's own transaction is none there, and each statement would be one.

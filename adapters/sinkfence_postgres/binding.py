@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -26,11 +25,10 @@ KINDS: Final = ("sqlalchemy:Engine", "sqlalchemy.orm:sessionmaker")
 def bind(target: Bound, bearer: Bearer) -> Bound:
     """Guard every transaction that the sessions or the engine begin from here on, and return the same object.
 
-    Where a transaction begins, `guard` is called; where its COMMIT is refused, the error is what it means,
-    and the bearer is told. Refused where it begins, it must be rolled back before the session or connection
-    takes anything else. A session looks again where it executes, flushes and commits: its connection may have
-    been committed or rolled back behind its back. One that was given its connection asks the server at its
-    commit, in one more round trip, for a savepoint may have taken the guard with it.
+    Where a transaction begins, `guard` is called; before each COMMIT the server is asked, in one more round
+    trip, whether the guard is there still: COMMIT or ROLLBACK may have been sent by other means. Where its
+    COMMIT is refused, the error is what it means, and the bearer is told. What was refused must be rolled
+    back before the session or connection takes anything else.
     This can't be undone: make a sessionmaker for each lease, and drop it with the lease.
     Of an engine bind a copy, `bind(engine.execution_options(), lease)`, which shares its pool: arms, and the
     leases, are in autocommit, which is refused here.
@@ -42,7 +40,7 @@ def bind(target: Bound, bearer: Bearer) -> Bound:
     Raises, where a transaction begins:
         as `guard`; NotEnforced in autocommit and for a two-phase transaction.
 
-    Raises, later on in a session:
+    Raises, later on:
         NotEnforced: the transaction that was guarded is not the one that it is in.
     """
     target_: Any = connections.expect(target, *KINDS)
@@ -57,68 +55,43 @@ def bind_sessions(sessions: Any, bearer: Bearer) -> None:
     """Guard each connection of each session: every one of them commits by itself."""
     from sqlalchemy import event
 
-    # By the session's own transaction: several sessions may be in savepoints of one that began outside.
-    guarded: WeakKeyDictionary[Any, dict[sqlalchemy.Connection, Guarded]] = WeakKeyDictionary()
-
     def begun(session: Any, transaction: Any, conn: sqlalchemy.Connection) -> None:
         if not transaction.nested:
             try:
                 guard(conn, bearer)
-                tokens = statements.shown([bearer])
-                _listen(conn, tokens)
-                guarded.setdefault(transaction, {})[conn] = Guarded(conn.get_transaction(), tokens)
+                _hold(conn, transaction, statements.shown([bearer]))
             except BaseException:
                 # The session has the connection already, and would go on with it: unguarded.
                 conn.invalidate()
                 raise
 
-    def standing(session: Any) -> dict[sqlalchemy.Connection, Guarded]:
-        """Return what was guarded, of all that this session writes through; NotEnforced if some is not."""
-        found: dict[sqlalchemy.Connection, Guarded] = {}
+    def judge(session: Any, *_: Any) -> None:
         transaction = session.get_transaction()
         for conn in connected(transaction):
-            if conn.invalidated:
-                continue
-            held = guarded.get(transaction, {}).get(conn)
             # A listener of the user's that comes first and fails keeps `begun` from being called.
-            if held is None:
+            if not conn.invalidated and transaction not in _held.get(conn, ()):
                 raise NotEnforced("this transaction was begun without its guard: roll back, and begin again")
-            # The session goes on in whatever was begun on its connection since, and may say nothing of it.
-            if conn.get_transaction() is not held.root:
-                raise NotEnforced(
-                    "the guarded transaction was ended on its connection, behind the session's back: "
-                    "roll the session back, and begin again"
-                )
-            found[conn] = held
-        return found
 
     def executing(state: Any) -> None:
-        standing(state.session)
-
-    def flushing(session: Any, *_: Any) -> None:
-        standing(session)
+        judge(state.session)
 
     def committing(session: Any) -> None:
-        opened = connected(session.get_transaction())
-        for conn, held in standing(session).items():
-            if not opened[conn]:
-                # Whose it is may have rolled back a savepoint, and the guard with it: the server knows.
-                with translating(Attempt(held.tokens, ours=True)):
-                    connections.run(conn, statements.confirm(held.tokens))
+        judge(session)
+        transaction = session.get_transaction()
+        for conn, commits in connected(transaction).items():
+            # Where the COMMIT is another's, whose savepoint may have taken the guard with it.
+            if not commits and not conn.invalidated:
+                _confirm(conn, _held[conn][transaction])
+
+    def ended(session: Any, transaction: Any) -> None:
+        for conn in connected(transaction):
+            _held.get(conn, {}).pop(transaction, None)
 
     event.listen(sessions, "after_begin", begun)
     event.listen(sessions, "do_orm_execute", executing)
-    event.listen(sessions, "before_flush", flushing)
+    event.listen(sessions, "before_flush", judge)
     event.listen(sessions, "before_commit", committing)
-
-
-@dataclass(frozen=True, slots=True)
-class Guarded:
-    """What was guarded on one connection of a session."""
-
-    root: object
-    """SQLAlchemy's transaction; the session itself may be in a savepoint of it."""
-    tokens: dict[Token, Bearer]
+    event.listen(sessions, "after_transaction_end", ended)
 
 
 def bind_engine(engine: Any, bearer: Bearer) -> None:
@@ -137,7 +110,7 @@ def bind_engine(engine: Any, bearer: Bearer) -> None:
                     connections.run(conn, statements.guard(attempt.bearers))
             finally:
                 _guarding.discard(conn)
-            _listen(conn, attempt.bearers)
+            _hold(conn, conn, attempt.bearers)
         except BaseException:
             _refuse(conn)
             raise
@@ -188,18 +161,54 @@ def _refuse(conn: sqlalchemy.Connection) -> None:
             conn.close()
 
 
+_held: Final[WeakKeyDictionary[sqlalchemy.Connection, WeakKeyDictionary[Any, dict[Token, Bearer]]]] = (
+    WeakKeyDictionary()
+)
+# Whose guard must be there at the next COMMIT: of a session's transaction, until it has ended, as
+# sessions may be in savepoints of one that began outside; of a bound engine, by the connection itself.
 _bearers: Final[WeakKeyDictionary[Any, dict[Token, Bearer]]] = WeakKeyDictionary()
 # By SQLAlchemy's transaction, for which sessions of several leases may be guarded, each of them to be told; a
 # bound engine, which has none yet and the same bearers for all, by the connection.
 
 
-def _listen(conn: sqlalchemy.Connection, bearers: dict[Token, Bearer]) -> None:
-    """Have the errors of this connection translated, that of its COMMIT above all."""
+def _hold(conn: sqlalchemy.Connection, key: Any, bearers: dict[Token, Bearer]) -> None:
+    """Have the guard looked for before each COMMIT, and the errors of this connection translated."""
     from sqlalchemy import event
 
+    _held.setdefault(conn, WeakKeyDictionary())[key] = bearers
     _bearers.setdefault(conn.get_transaction() or conn, {}).update(bearers)
-    if not event.contains(conn.dialect, "handle_error", _translate):
-        event.listen(conn.dialect, "handle_error", _translate)
+    for target, moment, hear in (
+        (conn, "commit", _committing),
+        (conn, "before_cursor_execute", _executing),
+        (conn.dialect, "handle_error", _translate),
+    ):
+        if not event.contains(target, moment, hear):
+            event.listen(target, moment, hear)
+
+
+def _committing(conn: sqlalchemy.Connection) -> None:
+    """Ask the server, which alone knows what was sent past SQLAlchemy: as text, by the driver's cursor."""
+    tokens = {token: bearer for held in list(_held[conn].values()) for token, bearer in held.items()}
+    try:
+        if tokens:
+            _confirm(conn, tokens)
+    except BaseException:
+        conn.invalidate()  # SQLAlchemy sends no ROLLBACK any more once it has come here
+        raise
+
+
+def _confirm(conn: sqlalchemy.Connection, tokens: dict[Token, Bearer]) -> None:
+    with translating(Attempt(tokens, ours=True)):
+        connections.run(conn, statements.confirm(tokens))
+
+
+def _executing(conn: sqlalchemy.Connection, *_: Any) -> None:
+    """Notice at once, where the driver knows it, that the guarded transaction is over."""
+    if _held[conn] and conn.get_transaction() is not None and connections.on_server(conn) is False:
+        raise NotEnforced(
+            "the guarded transaction was ended by other means than its session or engine, as by a COMMIT or "
+            "ROLLBACK that was sent as text: what follows is not guarded. Roll back, and begin again"
+        )
 
 
 def _translate(context: Any) -> None:

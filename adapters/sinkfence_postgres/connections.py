@@ -117,11 +117,13 @@ def autocommits(tx: Any) -> bool:
     return bool(getattr(core(tx).connection.dbapi_connection, "autocommit", False))
 
 
-def begun_as_text(tx: Any) -> bool:
-    """Whether a BEGIN that was sent as text has begun a transaction, which SQLAlchemy doesn't know of."""
+def on_server(tx: Any) -> bool | None:
+    """Whether the driver knows of an open transaction, whatever SQLAlchemy does; None: it doesn't tell."""
     driver: Any = core(tx).connection.driver_connection
-    asyncpg = getattr(driver, "is_in_transaction", None)
-    return asyncpg() if asyncpg else status(driver) in (ACTIVE, INTRANS, INERROR)
+    if asyncpg := getattr(driver, "is_in_transaction", None):
+        return bool(asyncpg())
+    known = status(driver)
+    return None if known is None else known != IDLE
 
 
 def refuse_open(tx: Any) -> None:

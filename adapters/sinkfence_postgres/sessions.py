@@ -43,13 +43,16 @@ def _judge(session: Session, *_: object) -> None:
 
 
 def connected(transaction: Any) -> dict[Connection, bool]:
-    """Return what a session's transaction has begun, and whether the session itself has opened it.
+    """Return what a session's transaction has begun, and whether its commit is the COMMIT there.
 
     SQLAlchemy has no public name for it.
     """
     if transaction is None:
         return {}
-    return {conn: opened for conn, _, _, opened in transaction._connections.values()}
+    return {
+        conn: commits and root is conn.get_transaction()
+        for conn, root, commits, _ in transaction._connections.values()
+    }
 
 
 def joined(session: Any) -> bool:

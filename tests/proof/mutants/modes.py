@@ -152,7 +152,7 @@ MODES: tuple[Mutant, ...] = (
         "bound.late",
         "L3",
         "the worker sees a driver's error, takes it for a passing one, and tries again",
-        (Edit(BINDING, "                _listen(conn, tokens)\n", ""),),
+        (Edit(BINDING, '        (conn.dialect, "handle_error", _translate),\n', ""),),
     ),
     Mutant(
         "a bound session that goes on after its refusal",
@@ -182,19 +182,23 @@ MODES: tuple[Mutant, ...] = (
         "D9",
         "what it writes after its connection was committed by other means is guarded by nobody",
         (
-            Edit(
-                BINDING,
-                "            if conn.get_transaction() is not held.root:\n",
-                "            if False:\n",
-            ),
+            Edit(BINDING, '        (conn, "before_cursor_execute", _executing),\n', ""),
+            Edit(BINDING, '        (conn, "commit", _committing),\n', ""),
         ),
+    ),
+    Mutant(
+        "a bound session's COMMIT not confirmed",
+        "bound.replaced",
+        "D9",
+        "what the driver's cursor writes after a ROLLBACK of its own is guarded by nobody, and committed",
+        (Edit(BINDING, '        (conn, "commit", _committing),\n', ""),),
     ),
     Mutant(
         "a bound session that does not miss its guard",
         "bound.undone",
         "D9",
         "a savepoint of the surrounding code takes the guard with it, and the rest is committed",
-        (Edit(BINDING, "            if not opened[conn]:\n", "            if False:\n"),),
+        (Edit(BINDING, "            if not commits and not conn.invalidated:\n", "            if False:\n"),),
     ),
     Mutant(
         "a bound engine unguarded outside of SQLAlchemy's transactions",

@@ -72,6 +72,24 @@ def ended(ground: Ground) -> Scene:
     return scene
 
 
+def replaced(ground: Ground) -> Scene:
+    """The transaction of a session bound to A is rolled back by its driver; B arms; A writes by that."""
+    table = Table(ground)
+    scene, a, b = table.scene, table.first_tenure(), table.scene.issued(2, "B")
+    engine = sa.create_engine(table.dsn.replace("postgresql:", "postgresql+psycopg:", 1))
+    with scene.late(a, also=(NotEnforced,)) as attempt, bind(sessionmaker(engine), a)() as session:
+        session.execute(sa.text("select 1"))
+        driver: Any = session.connection().connection.dbapi_connection
+        driver.rollback()
+        with scene.arming(b):
+            table.sink.arm(b)
+        insert = "insert into effect (job, generation, owner, id) values (%s, %s, %s, %s)"
+        driver.execute(insert, (a.job_id, a.generation, a.owner, attempt))
+        session.commit()
+    engine.dispose()
+    return scene
+
+
 def undone(ground: Ground) -> Scene:
     """A session bound to A begins in a savepoint, which is rolled back; B arms; A writes on."""
     table = Table(ground)
