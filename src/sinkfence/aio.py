@@ -15,15 +15,14 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final
 
-from sinkfence.grants import Asked, Record
+from sinkfence.grants import AsyncStore, Record
 from sinkfence.leases.arming import check_sinks, is_async, is_future, listed
-from sinkfence.leases.asking import AsyncStore, Unhurried
 from sinkfence.leases.heartbeat import OnLost
-from sinkfence.leases.holder import Means
-from sinkfence.leases.holders import Holders, check_prefix, check_store, check_wait
-from sinkfence.leases.holds import AsyncHold
+from sinkfence.leases.hold import AsyncHold
 from sinkfence.leases.lease import BaseLease, completing, releasing, renewing
-from sinkfence.leases.tenure import Tenure
+from sinkfence.leases.loops import InLoop
+from sinkfence.leases.means import Means
+from sinkfence.leases.per_process import PerProcess, check_prefix, check_store, check_timeout, check_wait
 from sinkfence.observe import log
 from sinkfence.sinks import AsyncSink, Sink
 from sinkfence.steps import drive_async
@@ -36,21 +35,17 @@ __all__: Final = ["Lease", "Leases"]
 class Lease(BaseLease):
     """As `sinkfence.Lease`. `lost` is an event of threads: look at it, or be told by `on_lost`."""
 
-    def __init__(self, store: Asked, tenure: Tenure, clock: Clock) -> None:
-        super().__init__(tenure, clock)
-        self._store = store
-
     async def renew(self, *, conn: object = None) -> None:
         """As `sinkfence.Lease.renew`."""
-        await drive_async(renewing(self._store, self._tenure, self._clock, conn))
+        await drive_async(renewing(self._means, self._tenure, conn))
 
     async def complete(self, result: Any = None, *, conn: object = None) -> None:
         """As `sinkfence.Lease.complete`. Cancelled, it may have been completed: repeat it."""
-        await drive_async(completing(self._store, self._tenure, result, conn))
+        await drive_async(completing(self._means, self._tenure, result, conn))
 
     async def release(self, *, conn: object = None) -> None:
         """As `sinkfence.Lease.release`."""
-        await drive_async(releasing(self._store, self._tenure, conn))
+        await drive_async(releasing(self._means, self._tenure, conn))
 
 
 class Leases:
@@ -73,15 +68,20 @@ class Leases:
         _pause: Callable[[float], Coroutine[Any, Any, object]] = asyncio.sleep,
     ) -> None:
         check_store(store, loop=True)
-        unhurried = Unhurried(store)
-
-        def lease(tenure: Tenure) -> Lease:
-            return Lease(unhurried, tenure, _clock)
-
-        means = Means(store=unhurried, beats=store.sync, lease=lease, arm=_arm, pause=_pause, clock=_clock)
+        asking = InLoop(store)
+        means: Means[Lease] = Means(
+            store=store,
+            asking=asking,
+            beats=store.sync,
+            lease=Lease,
+            arm=_arm,
+            pause=_pause,
+            clock=_clock,
+        )
         self._store = store
-        self._unhurried = unhurried
-        self._holders = Holders(means, ttl, heartbeat, owner, on_lost)
+        self._asking = asking
+        self._clock = _clock
+        self._holders = PerProcess(means, ttl, heartbeat, owner, on_lost)
 
     def hold(
         self,
@@ -144,9 +144,10 @@ class Leases:
     async def close(self, timeout: float = 10.0) -> None:
         """As `sinkfence.Leases.close`, for the leases of all loops of the process."""
         try:
-            await self._unhurried.settle(timeout)
+            until = self._clock() + check_timeout(timeout)
+            await self._asking.settle(until - self._clock())
             # The heartbeat's connections release, whichever loop is gone.
-            await asyncio.to_thread(self._holders.close, timeout)
+            await asyncio.to_thread(self._holders.close, max(until - self._clock(), 0.0))
         finally:
             await self._store.close()
 

@@ -48,8 +48,8 @@ class Record:
     """None when free. A completed job keeps its last owner."""
     lease_until: datetime | None
     """Aware, UTC, by the store's clock; None when free."""
-    remaining: float
-    """Seconds until lease_until when the store looked; 0.0 when free or over."""
+    remaining: float | None
+    """Seconds until lease_until when the store looked; 0.0 when it is over, None when free."""
     result: Any = None
     """What `complete(result)` recorded."""
 
@@ -110,12 +110,10 @@ class Store(Protocol):
     @property
     def durable(self) -> bool:
         """Whether the count outlives this process. One that does not must not arm a sink that does."""
-        ...
 
     @property
     def jumps(self) -> bool:
         """Whether generations follow a clock, so that large steps between them are no sign of damage."""
-        ...
 
     def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
         """Give the job to this owner under the next generation, if it is open and nobody's lease runs.
@@ -123,7 +121,6 @@ class Store(Protocol):
         Raises:
             LeaseHeld, JobCompleted, GenerationExhausted, OutcomeUnknown, SchemaMismatch.
         """
-        ...
 
     def reacquire_above(self, token: Token, n: int, owner: str, ttl: float) -> Grant | None:
         """Replace this token by a generation above n and above its own, if the record is still the token's.
@@ -133,7 +130,6 @@ class Store(Protocol):
         Raises:
             GenerationExhausted, OutcomeUnknown.
         """
-        ...
 
     def renew(self, token: Token, ttl: float, conn: object = None) -> datetime:
         """Extend the lease to ttl from now and return its end, also if it ran out and nobody took it.
@@ -141,11 +137,9 @@ class Store(Protocol):
         Raises:
             LeaseLost, OutcomeUnknown.
         """
-        ...
 
     def renew_many(self, wanted: Sequence[tuple[Token, float]]) -> Renewals:
         """Renew each lease by its ttl, skipping locked rows. For the heartbeat: on its own connection."""
-        ...
 
     def complete(self, token: Token, result: str | None, conn: object = None) -> None:
         """Record the job as done, with a result as JSON text. A repetition succeeds.
@@ -153,7 +147,6 @@ class Store(Protocol):
         Raises:
             LeaseLost, OutcomeUnknown.
         """
-        ...
 
     def release(self, token: Token, conn: object = None) -> None:
         """Give the job back, keeping its generation. A repetition succeeds, and so it does once completed.
@@ -161,15 +154,12 @@ class Store(Protocol):
         Raises:
             LeaseLost, OutcomeUnknown.
         """
-        ...
 
     def get(self, job_id: str) -> Record | None:
         """Return the job's record, or None if it was never acquired."""
-        ...
 
     def list(self, prefix: str) -> Sequence[Record]:
         """Return the records whose job_id starts with prefix, in bytewise order."""
-        ...
 
     def reopen(self, job_id: str) -> Record:
         """Make a job free and open, keeping its generation.
@@ -177,7 +167,6 @@ class Store(Protocol):
         Raises:
             KeyError: there is no such job.
         """
-        ...
 
     def raise_above(self, job_id: str, n: int) -> Record:
         """Make the job free and its generation n, so that the next one is above n.
@@ -187,42 +176,52 @@ class Store(Protocol):
         Raises:
             GenerationExhausted: no generation would be left.
         """
-        ...
 
     def close(self) -> None:
         """Give up connections. The next call opens them again."""
-        ...
 
 
-class Asked(Protocol):
-    """What holding a lease asks: a `Store`, or one that answers with what is to be awaited."""
+class AsyncStore(Protocol):
+    """A `Store` for an event loop."""
 
     @property
     def durable(self) -> bool:
         """As `Store.durable`."""
-        ...
 
     @property
     def jumps(self) -> bool:
         """As `Store.jumps`."""
-        ...
 
-    def acquire(self, job_id: str, owner: str, ttl: float) -> Any:
+    @property
+    def sync(self) -> Store:
+        """The same records over connections of its own: for the heartbeat, whose thread no loop holds up."""
+
+    async def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
         """As `Store.acquire`."""
-        ...
 
-    def reacquire_above(self, token: Token, n: int, owner: str, ttl: float) -> Any:
+    async def reacquire_above(self, token: Token, n: int, owner: str, ttl: float) -> Grant | None:
         """As `Store.reacquire_above`."""
-        ...
 
-    def renew(self, token: Token, ttl: float, conn: object = None) -> Any:
+    async def renew(self, token: Token, ttl: float, conn: object = None) -> datetime:
         """As `Store.renew`."""
-        ...
 
-    def complete(self, token: Token, result: str | None, conn: object = None) -> Any:
+    async def complete(self, token: Token, result: str | None, conn: object = None) -> None:
         """As `Store.complete`."""
-        ...
 
-    def release(self, token: Token, conn: object = None) -> Any:
+    async def release(self, token: Token, conn: object = None) -> None:
         """As `Store.release`."""
-        ...
+
+    async def get(self, job_id: str) -> Record | None:
+        """As `Store.get`."""
+
+    async def list(self, prefix: str) -> Sequence[Record]:
+        """As `Store.list`."""
+
+    async def reopen(self, job_id: str) -> Record:
+        """As `Store.reopen`."""
+
+    async def raise_above(self, job_id: str, n: int) -> Record:
+        """As `Store.raise_above`."""
+
+    async def close(self) -> None:
+        """As `Store.close`, in this event loop; and the connections of `sync`."""

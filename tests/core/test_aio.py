@@ -329,7 +329,7 @@ async def test_a_release_that_gets_no_answer_keeps_nobody(
     pg_async_url: str, pg_url: str, wire: Any, monkeypatch: Any, caplog: Any
 ) -> None:
     """A body that is over goes on without the store, which lets the lease run out; release() says so."""
-    monkeypatch.setattr("sinkfence.leases.patience.PATIENCE", 0.05)
+    monkeypatch.setattr("sinkfence.leases.waits.LEAVING", 0.05)
     port = psycopg.conninfo.conninfo_to_dict(pg_url)["port"]
     far = pg_async_url.replace(f":{port}/", f":{wire.port}/").partition("?")[0]
     store = sql_aio.SqlStore(far, sync=pg_url)
@@ -346,7 +346,7 @@ async def test_a_release_that_gets_no_answer_keeps_nobody(
 @in_loop
 async def test_a_repair_that_comes_too_late_is_given_back(lite_url: str, monkeypatch: Any) -> None:
     """Nobody waits for a store that hangs while it is raised above a mark, and nobody has the job then."""
-    monkeypatch.setattr("sinkfence.leases.patience.PATIENCE", 0.05)
+    monkeypatch.setattr("sinkfence.leases.waits.LEAVING", 0.05)
     go, released = asyncio.Event(), asyncio.Event()
 
     class Late(sql_aio.SqlStore):

@@ -23,8 +23,8 @@ JOB = "invoice-42"
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: Any) -> None:
     """A batch is waited for for a moment, in place of a quarter of the ttl."""
-    monkeypatch.setattr("sinkfence.leases.heartbeat.PATIENCE", 0.0)
-    monkeypatch.setattr("sinkfence.leases.heartbeat.LEAST_PATIENCE", 0.05)
+    monkeypatch.setattr("sinkfence.leases.waits.BATCH", 0.0)
+    monkeypatch.setattr("sinkfence.leases.waits.BATCH_AT_LEAST", 0.05)
 
 
 class Hanging(MemoryStore):

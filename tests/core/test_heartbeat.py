@@ -15,8 +15,11 @@ import sinkfence
 from sinkfence import LeaseLost, Leases, Token
 from sinkfence.errors import Conflict
 from sinkfence.grants import Renewals, Store
+from sinkfence.leases.arming import arm_here
+from sinkfence.leases.asking import InThreads
 from sinkfence.leases.heartbeat import Heartbeat
 from sinkfence.leases.lease import Lease
+from sinkfence.leases.means import Means
 from sinkfence.leases.tenure import COMPLETED, RELEASED, Tenure
 from sinkfence.stores.memory import MemoryStore
 from sinkfence.stores.sql import SqlStore
@@ -37,6 +40,15 @@ class ByHand:
         self.sent: list[list[str]] = []
         self.bend: Callable[[Renewals], Renewals] = lambda answer: answer
         self.heartbeat = Heartbeat(self, on_lost, self.clock)
+        self.means = Means(
+            store=self,
+            asking=InThreads(self),
+            beats=self,
+            lease=Lease,
+            arm=arm_here,
+            pause=self.clock.advance,
+            clock=self.clock,
+        )
         self.heartbeat._start = lambda run: threading.Thread()
 
     def __getattr__(self, name: str) -> Any:
@@ -50,7 +62,7 @@ class ByHand:
     def hold(self, job_id: str = JOB, interval: float = 10.0) -> tuple[Lease, Tenure]:
         """Acquire, and have the heartbeat renew it."""
         tenure = Tenure(self.store.acquire(job_id, "a:1", TTL), self.clock(), TTL, self.clock)
-        lease = Lease(self, tenure, self.clock)
+        lease = Lease(self.means, tenure)
         tenure.ended = lambda loss: self.heartbeat.ended(tenure, lease, loss)
         self.heartbeat.add(tenure, interval)
         return lease, tenure

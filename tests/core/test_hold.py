@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import gc
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from itertools import product
@@ -31,7 +30,7 @@ from sinkfence import (
 )
 from sinkfence.errors import GenerationConflict
 from sinkfence.grants import Grant, Store
-from sinkfence.leases.patience import PATIENCE, PATIENCE_WHEN_LOST
+from sinkfence.leases import waits
 from sinkfence.marks import Mark, MemoryMarks
 from sinkfence.stores.memory import MemoryStore
 from sinkfence.stores.sql import SqlStore
@@ -573,23 +572,6 @@ def test_what_returns_before_its_body_is_not_decorated(lite_url: str) -> None:
             aio.Leases(sql_aio.SqlStore(lite_url)).hold(JOB)(early)
 
 
-def test_what_only_passes_on_a_coroutine_is_told_so(recwarn: Any) -> None:
-    """A function of threads that returns what is to be awaited has done nothing yet: it is an error."""
-
-    async def inner() -> None:
-        pytest.fail("it must not run")
-
-    def outer() -> Any:
-        return inner()
-
-    leases = Leases(MemoryStore())
-    with pytest.raises(TypeError, match="before its body runs"):
-        leases.hold(JOB)(outer)()
-    assert leases.get(JOB).owner is None
-    gc.collect()
-    assert not [w for w in recwarn if "never awaited" in str(w.message)]
-
-
 def test_a_partial_may_be_decorated(store: Store, leases_of: MakeLeases) -> None:
     """What has no name of its own serves like any function."""
     leases = leases_of(store)
@@ -784,7 +766,7 @@ def test_a_store_that_hangs_keeps_nobody_at_the_exit(
     far: SqlStore, pg: SqlStore, wire: Any, leases_of: MakeLeases, monkeypatch: Any, caplog: Any
 ) -> None:
     """The end of a body is bounded: the lease runs out, and release() says that it had no answer."""
-    monkeypatch.setattr("sinkfence.leases.patience.PATIENCE", 0.05)
+    monkeypatch.setattr("sinkfence.leases.waits.LEAVING", 0.05)
     leases = leases_of(far)
     other = leases.acquire("other")
     with leases.hold(JOB):
@@ -818,10 +800,10 @@ class Late(MemoryStore):
 @pytest.mark.parametrize("where", ["arming", "body"])
 def test_a_repair_that_comes_too_late_is_given_back(monkeypatch: Any, where: str) -> None:
     """Nobody waits for a store that hangs while it is raised above a mark, and nobody has the job then."""
-    monkeypatch.setattr("sinkfence.leases.patience.PATIENCE", 0.05)
+    monkeypatch.setattr("sinkfence.leases.waits.LEAVING", 0.05)
     store = Late()
     # The release that follows the repair changes nothing: it must not make room for it before.
-    monkeypatch.setattr("sinkfence.leases.holder.Holder._release_quietly", lambda self, token: iter(()))
+    monkeypatch.setattr("sinkfence.leases.holder.Holder._release_quietly", lambda *_: iter(()))
     kind = OutcomeUnknown if where == "arming" else StaleToken
     with (
         pytest.raises(kind),
@@ -887,7 +869,7 @@ def test_a_repair_that_was_interrupted_is_given_back(
 ) -> None:
     """Nobody has the job then, though the store granted it, and the interruption is raised."""
     # The release that follows the repair changes nothing: it must not make room for it before.
-    monkeypatch.setattr("sinkfence.leases.holder.Holder._release_quietly", lambda self, token: iter(()))
+    monkeypatch.setattr("sinkfence.leases.holder.Holder._release_quietly", lambda *_: iter(()))
     store = Interrupting("reacquire_above")
     with (
         pytest.raises(interrupted_by, match="now"),
@@ -917,38 +899,39 @@ class Hanging(MemoryStore):
 
 
 @pytest.fixture
-def waited(monkeypatch: Any) -> Iterator[list[float]]:
-    """For how long each request was to be waited for, on a clock that these waits alone move."""
+def waiting(monkeypatch: Any) -> tuple[HandClock, list[float]]:
+    """A clock that waits for the store alone move, and for how long each of them was to be."""
     clock = HandClock()
-    waits: list[float] = []
+    waited: list[float] = []
 
     def wait(futures: Any, timeout: float) -> Any:
-        waits.append(timeout)
+        waited.append(timeout)
         clock.advance(timeout)
         return concurrent.futures.wait(futures, 0)
 
-    monkeypatch.setattr("sinkfence.leases.patience.boot_time", clock)
-    monkeypatch.setattr("sinkfence.leases.patience.wait", wait)
-    return waits
+    monkeypatch.setattr("sinkfence.leases.asking.wait", wait)
+    return clock, waited
 
 
-def test_all_requests_of_leaving_share_its_patience(waited: list[float]) -> None:
+def test_all_requests_of_leaving_share_its_time(waiting: tuple[HandClock, list[float]]) -> None:
     """A body that was refused is not kept for the repair and then for the release as long again."""
-    store = Hanging()
-    with pytest.raises(StaleToken), Leases(store).hold(JOB) as lease:
+    store, (clock, waited) = Hanging(), waiting
+    with pytest.raises(StaleToken), Leases(store, ttl=60, _clock=clock).hold(JOB) as lease:
         raise StaleToken(lease.token, 41)
     store.go.set()
-    assert len(waited) == 2
-    assert sum(waited) == pytest.approx(PATIENCE)
+    assert waited == [waits.LEAVING - waits.RELEASE, waits.RELEASE]
 
 
-def test_who_has_lost_the_lease_leaves_sooner(waited: list[float]) -> None:
-    """What is over anyway is not waited for as what is ours."""
-    store, clock = Hanging(), HandClock()
-    with pytest.raises(OutcomeUnknown), Leases(store, _clock=clock).hold(JOB):
-        clock.advance(31)
+@pytest.mark.parametrize(("over", "seconds"), [(False, waits.LEAVING), (True, waits.LEAVING_LOST)])
+def test_what_is_over_is_not_waited_for_as_what_is_ours(
+    waiting: tuple[HandClock, list[float]], over: bool, seconds: float
+) -> None:
+    """The release has all the time that is written, and less where the lease is known to be over."""
+    store, (clock, waited) = Hanging(), waiting
+    with suppress(OutcomeUnknown), Leases(store, ttl=60, _clock=clock).hold(JOB):
+        clock.advance(61 if over else 0)
     store.go.set()
-    assert sum(waited) < PATIENCE_WHEN_LOST
+    assert waited == [seconds]
 
 
 def test_two_threads_of_one_manager_never_share_a_lease(pg: SqlStore, leases_of: MakeLeases) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -97,7 +98,7 @@ def test_a_bound_on_waits_ends_with_its_transaction(pg: SqlStore, at_commit: Any
     """C74: no setting is left in the session: poolers may share it."""
     for i in range(7):
         pg.release(pg.acquire(JOB, f"a:{i}", 30.0).token)
-    assert set(at_commit("lock_timeout")) == {"2s"}
+    assert set(at_commit("lock_timeout")) == {"100ms", "2s"}
     with pg._here().work.connect() as session:
         assert session.exec_driver_sql("SELECT current_setting('lock_timeout')").scalar() == "0"
 
@@ -117,39 +118,66 @@ def test_what_is_locked_is_a_held_lease(
     assert pg.acquire(JOB, "a:1", 30.0).token.generation == 2
 
 
-def test_of_those_who_want_one_job_one_asks(
-    pg: SqlStore, pg_url: str, admin: psycopg.Connection, setting: Any, leases_of: Callable[..., Leases]
-) -> None:
-    """The record is locked: one connection waits for it, and leaves the others to other jobs."""
-    pausing, go = threading.Semaphore(0), threading.Event()
+def test_locked_records_leave_connections_to_other_jobs(pg: SqlStore, pg_url: str) -> None:
+    """Twenty wait for twenty locked records over one connection: each has it for a moment, and no longer.
 
-    def pause(seconds: float) -> None:
-        pausing.release()
-        go.wait()
+    Were they to wait as long as a renewal does, the last would wait for a connection beyond the pool's bound.
+    """
+    store = SqlStore(sa.create_engine(alchemy(pg_url).url, pool_size=1, max_overflow=0))
+    jobs = [f"job {i}" for i in range(20)]
+    for job in jobs:
+        pg.raise_above(job, 1)
 
-    setting("lock_timeout", "60s")
-    leases = leases_of(pg, _pause=pause)
-    leases.acquire(JOB).release()
-    waiting = [threading.Thread(target=lambda: leases.acquire(JOB, wait=600).release()) for _ in range(4)]
-    with psycopg.connect(pg_url) as other:
+    def ask(job: str) -> LeaseHeld:
+        with pytest.raises(LeaseHeld) as held:
+            store.acquire(job, f"of {job}", 30.0)
+        return held.value
+
+    with psycopg.connect(pg_url) as other, ThreadPoolExecutor(20) as pool:
         other.execute("SELECT FROM sinkfence_lease FOR UPDATE")
-        for each in waiting:
-            each.start()
-        for _ in waiting[1:]:
-            pausing.acquire()
-            assert len(wait_until_blocked(admin)) == 1
-        with leases.hold("another"):
-            pass
-    go.set()
-    for each in waiting:
-        each.join()
-    assert pg.get(JOB).generation == 5
+        assert {held.owner for held in pool.map(ask, jobs)} == {None}
+        store.acquire("another", "a:1", 30.0)
+    store.close()
+
+
+class Soft(Exception):
+    """A soft time limit, as task queues have them."""
+
+
+def test_what_is_granted_after_an_interruption_is_given_back(
+    pg: SqlStore, pg_url: str, admin: psycopg.Connection
+) -> None:
+    """A handler raises while acquire waits for the row; the server goes on, and grants it to nobody."""
+    pg.raise_above(JOB, 1)
+    pg._dialect = dataclasses.replace(pg._dialect, hurried="true")
+
+    def handler(*_: object) -> None:
+        raise Soft
+
+    def interrupt() -> None:
+        wait_until_blocked(admin)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    with psycopg.connect(pg_url) as other, ThreadPoolExecutor(1) as pool:
+        other.execute("SELECT FROM sinkfence_lease FOR UPDATE")
+        interrupting = pool.submit(interrupt)
+        with pytest.raises(Soft):
+            pg.acquire(JOB, "a:1", 30.0)
+        interrupting.result()
+        wait_until_blocked(admin, 2)
+    signal.signal(signal.SIGUSR1, before)
+    for thread in threading.enumerate():
+        if thread.name == "sinkfence-undoes":
+            thread.join()
+    assert (pg.get(JOB).generation, pg.get(JOB).owner) == (2, None)
 
 
 def test_the_clock_is_read_after_the_wait_for_the_row(
     pg: SqlStore, admin: psycopg.Connection, pg_url: str
 ) -> None:
     """A lease that runs out while B waits for its row's lock is B's, for a whole ttl from then."""
+    pg._dialect = dataclasses.replace(pg._dialect, hurried=pg._dialect.patient)
     pg.acquire(JOB, "a:1", 0.3)
     with psycopg.connect(pg_url) as other, ThreadPoolExecutor(1) as pool:
         other.execute("SELECT FROM sinkfence_lease FOR UPDATE")

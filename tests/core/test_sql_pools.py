@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -48,50 +46,25 @@ class Sharing(sa.StaticPool):
     """A pool as somebody may write it."""
 
 
-class Shared(sa.pool.Pool):
-    """One connection for all, and no relative of StaticPool's."""
-
-    def _do_get(self) -> sa.pool.ConnectionPoolEntry:
-        if not hasattr(self, "only"):
-            self.only = self._create_connection()
-        return self.only
-
-    def _do_return_conn(self, record: sa.pool.ConnectionPoolEntry) -> None:
-        pass
-
-    def recreate(self) -> Shared:
-        return Shared(self._creator, dialect=self._dialect)
-
-    def dispose(self) -> None:
-        pass
-
-
 def test_a_pool_derived_from_that_one_is_refused(pg_url: str) -> None:
     """It is known by what it is, not by its name."""
     with pytest.raises(ValueError, match="StaticPool has one connection"):
         SqlStore(sa.create_engine(alchemy(pg_url), poolclass=Sharing))
 
 
-def test_a_connection_that_is_in_use_is_refused(pg_url: str, pg: SqlStore) -> None:
-    """A pool of whatever make that hands one out twice: the second one is told, and the first is answered."""
-    store = SqlStore(sa.create_engine(alchemy(pg_url), poolclass=Shared))
-    store.get(JOB)
-    inside, go = threading.Event(), threading.Event()
-    answers: list[object] = []
+@pytest.mark.parametrize("kind", [sa.QueuePool, sa.SingletonThreadPool])
+def test_the_pool_of_an_engine_that_is_passed_is_left_alone(pg_url: str, kind: type[sa.Pool]) -> None:
+    """Closing the store ends its own connections, and none of the engine's."""
+    engine = sa.create_engine(alchemy(pg_url), poolclass=kind)
 
-    def wait(fetch: object) -> str:
-        inside.set()
-        assert go.wait(30)
-        return "answered"
+    def process() -> int:
+        with engine.connect() as connection:
+            return connection.connection.driver_connection.info.backend_pid
 
-    thread = threading.Thread(target=lambda: answers.append(store._run(wait)))
-    thread.start()
-    assert inside.wait(30)
-    with pytest.raises(ValueError, match="one connection twice"):
-        store.acquire(JOB, "a:1", 30.0)
-    go.set()
-    thread.join()
-    assert answers == ["answered"]
-    assert store.acquire(JOB, "a:1", 30.0).token.generation == 1
-    store._here().work.pool.only.close()
+    before = process()
+    store = SqlStore(engine)
+    store.acquire(JOB, "a:1", 30.0)
+    assert process() == before
     store.close()
+    assert process() == before
+    engine.dispose()

@@ -17,7 +17,9 @@ from typing import Any, Final, TypeVar, cast
 
 from sinkfence import observe
 from sinkfence.errors import NotEnforced, StaleToken
-from sinkfence.grants import Asked, Grant
+from sinkfence.grants import AsyncStore, Grant, Store
+from sinkfence.leases.means import Means
+from sinkfence.leases.tenure import Tenure
 from sinkfence.observe import log
 from sinkfence.sinks import AsyncSink, Sink
 from sinkfence.steps import Steps
@@ -29,7 +31,7 @@ LARGEST_JUMP: Final = 1_000_000
 """How far a record is raised without an operator: a mark further ahead is more likely somebody's mistake."""
 
 
-def check_sinks(store: Asked, arm: Iterable[S], *, loop: bool = False) -> tuple[S, ...]:
+def check_sinks(store: Store | AsyncStore, arm: Iterable[S], *, loop: bool = False) -> tuple[S, ...]:
     """Return the sinks, or refuse those that cannot be armed from here: in an event loop, or without one.
 
     Raises:
@@ -94,7 +96,9 @@ def arm_here(sink: Sink, token: Token) -> None:
         )
 
 
-def repairing(store: Asked, token: Token, stale: StaleToken, owner: str, ttl: float) -> Steps[Grant | None]:
+def repairing(
+    means: Means[Any], tenure: Tenure, stale: StaleToken, owner: str, seconds: float
+) -> Steps[Grant | None]:
     """Answer a sink's refusal: a grant above its mark where the store has gone back, None where we are stale.
 
     Where the mark is not known, or too far ahead to be believed, it is None as well, and the latter is
@@ -103,15 +107,18 @@ def repairing(store: Asked, token: Token, stale: StaleToken, owner: str, ttl: fl
     Raises:
         GenerationExhausted, OutcomeUnknown, and the store's own errors.
     """
+    token = tenure.token
     if stale.mark is None:
         return None
-    if stale.mark - token.generation > LARGEST_JUMP and not store.jumps:
+    if stale.mark - token.generation > LARGEST_JUMP and not means.store.jumps:
         stale.add_note(
             f"The mark is more than {LARGEST_JUMP} ahead. If the lease store has gone back, "
             f"raise it by hand: leases.raise_above({token.job_id!r}, {stale.mark})"
         )
         return None
-    grant: Grant | None = yield partial(store.reacquire_above, token, stale.mark, owner, ttl)
+    grant: Grant | None = yield partial(
+        means.asking.reacquire_above, token, stale.mark, owner, tenure.ttl, seconds
+    )
     if grant is not None:
         observe.fault("went-back")
         log.error(

@@ -1,188 +1,107 @@
-"""How an event loop asks a store: a task that is cancelled leaves no lease behind that nobody knows of."""
+"""How the store is asked for what nobody may lose sight of: a grant, and the release of one."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
-from datetime import datetime
+import contextvars
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from sinkfence.errors import JobCompleted, LeaseHeld, LeaseLost
-from sinkfence.grants import Grant, Record, Store
-from sinkfence.leases.patience import PATIENCE, patience, unanswered
+from sinkfence.errors import OutcomeUnknown
+from sinkfence.grants import Grant, Store
 from sinkfence.observe import log
+from sinkfence.steps import Interruption
 from sinkfence.tokens import Token
 
 T = TypeVar("T")
 
 
-class AsyncStore(Protocol):
-    """A `Store` for an event loop."""
+class Asking(Protocol):
+    """A store's calls that grant or release, waited for `seconds` at most; for an event loop to be awaited.
 
-    @property
-    def durable(self) -> bool:
-        """As `Store.durable`."""
-        ...
-
-    @property
-    def jumps(self) -> bool:
-        """As `Store.jumps`."""
-        ...
-
-    @property
-    def sync(self) -> Store:
-        """The same records over connections of its own: for the heartbeat, whose thread no loop holds up."""
-        ...
-
-    async def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
-        """As `Store.acquire`."""
-        ...
-
-    async def reacquire_above(self, token: Token, n: int, owner: str, ttl: float) -> Grant | None:
-        """As `Store.reacquire_above`."""
-        ...
-
-    async def renew(self, token: Token, ttl: float, conn: object = None) -> datetime:
-        """As `Store.renew`."""
-        ...
-
-    async def complete(self, token: Token, result: str | None, conn: object = None) -> None:
-        """As `Store.complete`."""
-        ...
-
-    async def release(self, token: Token, conn: object = None) -> None:
-        """As `Store.release`."""
-        ...
-
-    async def get(self, job_id: str) -> Record | None:
-        """As `Store.get`."""
-        ...
-
-    async def list(self, prefix: str) -> Sequence[Record]:
-        """As `Store.list`."""
-        ...
-
-    async def reopen(self, job_id: str) -> Record:
-        """As `Store.reopen`."""
-        ...
-
-    async def raise_above(self, job_id: str, n: int) -> Record:
-        """As `Store.raise_above`."""
-        ...
-
-    async def close(self) -> None:
-        """As `Store.close`, in this event loop; and the connections of `sync`."""
-        ...
-
-
-class Unhurried:
-    """A store whose grants and releases go to their end, though the task that asks is cancelled.
-
-    The request is with the store already: the task goes, the answer comes, and nobody holds the job for a
-    ttl. So a task of its own hears the answer and gives back what was granted, and the cancelled one waits
-    for that before it goes. Cancelled again it goes at once: anyio cancels at each await.
+    Raises:
+        OutcomeUnknown: no answer came in that time. What is granted later is given back.
     """
 
-    def __init__(self, store: AsyncStore) -> None:
+    def acquire(self, job_id: str, owner: str, ttl: float) -> Any:
+        """As `Store.acquire`, for as long as it takes."""
+
+    def reacquire_above(self, token: Token, n: int, owner: str, ttl: float, seconds: float) -> Any:
+        """As `Store.reacquire_above`."""
+
+    def release(self, token: Token, seconds: float) -> Any:
+        """As `Store.release`."""
+
+
+class InThreads:
+    """`Asking` for threads.
+
+    No timeout of a driver's reaches a server that is stopped and whose kernel goes on acknowledging, or an
+    NFS file: so what is bounded is asked on a thread of its own, which is left behind then.
+    """
+
+    def __init__(self, store: Store) -> None:
         self._store = store
-        # The loop itself refers to its tasks weakly.
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self.durable: bool = store.durable
-        self.jumps: bool = store.jumps
 
-    async def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
-        """As `Store.acquire`."""
-        return await self._whole(job_id, ttl, self._store.acquire(job_id, owner, ttl), self._give_back)
+    def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
+        """As `Asking.acquire`."""
+        return self._store.acquire(job_id, owner, ttl)
 
-    async def reacquire_above(self, token: Token, n: int, owner: str, ttl: float) -> Grant | None:
-        """As `Store.reacquire_above`, for `PATIENCE` seconds."""
-        asking = self._store.reacquire_above(token, n, owner, ttl)
-        return await self._whole(token.job_id, ttl, asking, self._give_back, patience())
+    def reacquire_above(self, token: Token, n: int, owner: str, ttl: float, seconds: float) -> Grant | None:
+        """As `Asking.reacquire_above`."""
+        ask = partial(self._store.reacquire_above, token, n, owner, ttl)
+        return within(seconds, ask, self._give_back)
 
-    async def renew(self, token: Token, ttl: float, conn: object = None) -> datetime:
-        """As `Store.renew`."""
-        return await self._store.renew(token, ttl, conn)
+    def release(self, token: Token, seconds: float) -> None:
+        """As `Asking.release`."""
+        within(seconds, partial(self._store.release, token))
 
-    async def complete(self, token: Token, result: str | None, conn: object = None) -> None:
-        """As `Store.complete`."""
-        await self._store.complete(token, result, conn)
-
-    async def release(self, token: Token, conn: object = None) -> None:
-        """As `Store.release`, for `PATIENCE` seconds. In the caller's own transaction it is the caller's."""
-        if conn is not None:
-            return await self._store.release(token, conn)
-        return await self._whole(token.job_id, PATIENCE, self._release(token))
-
-    async def settle(self, timeout: float) -> None:
-        """Wait, for `timeout` seconds at most, for what tasks of this loop have left to be ended."""
-        here = asyncio.get_running_loop()
-        if left := [task for task in list(self._tasks) if task.get_loop() is here]:
-            await asyncio.wait(left, timeout=timeout)
-
-    async def _whole(
-        self,
-        job_id: str,
-        limit: float,
-        asking: Coroutine[Any, Any, T],
-        undo: Callable[[T], Awaitable[None]] | None = None,
-        seconds: float | None = None,
-    ) -> T:
-        task = self._start(asking)
-        limited = asyncio.timeout(seconds)
+    def _give_back(self, late: Future[Grant | None]) -> None:
         try:
-            async with limited:
-                return await asyncio.shield(task)
-        except TimeoutError:
-            if not limited.expired():
-                raise  # the driver's own
-            self._start(self._end(job_id, limit, task, undo))
-            raise unanswered() from None
-        except asyncio.CancelledError:
-            ending = self._start(self._end(job_id, limit, task, undo))
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([ending], timeout=PATIENCE)
-            raise
+            if grant := late.result():
+                self._store.release(grant.token)
+        except Exception as error:  # noqa: BLE001 - nobody waits for it, and it runs out by itself
+            log.warning("a job that was granted too late may be held until its ttl is over: %r", error)
 
-    async def _end(
-        self, job_id: str, limit: float, task: asyncio.Task[T], undo: Callable[[T], Awaitable[None]] | None
-    ) -> None:
+
+def unanswered() -> OutcomeUnknown:
+    """Return the error of a store that has not answered for so long."""
+    return OutcomeUnknown("the lease store did not answer: repeat it, or let the lease run out")
+
+
+def within(seconds: float, ask: Callable[[], T], late: Callable[[Future[T]], object] = lambda _: None) -> T:
+    """Return what the store answers. An answer that comes when nobody waits any more is given to `late`.
+
+    Raises:
+        OutcomeUnknown: none came until then.
+        Interruption: a signal's handler has raised an Exception here.
+    """
+    future: Future[T] = Future()
+
+    def run() -> None:
         try:
-            # After the ttl there is nothing left to be given back.
-            async with asyncio.timeout(limit):
-                answer = await asyncio.shield(task)
-                if undo is not None:
-                    await undo(answer)
-        except (LeaseHeld, LeaseLost, JobCompleted) as error:
-            log.info("job %r: cancelled, and the store answered: %s", job_id, error)
-        except asyncio.CancelledError:
-            log.warning("job %r: the loop ends, it may be held until its ttl is over", job_id)
-            raise
-        except Exception as error:  # noqa: BLE001 - it runs out by itself; the task has gone
-            log.warning("job %r: cancelled, it may be held until its ttl is over: %r", job_id, error)
-        finally:
-            task.cancel()
+            future.set_result(ask())
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            future.set_exception(error)
 
-    async def _release(self, token: Token) -> None:
-        task = self._start(self._store.release(token))
-        # Not by a cancellation, which a driver that gets no answer may not follow at once.
-        await asyncio.wait([task], timeout=patience())
-        if not task.done():
-            task.cancel()
-            raise unanswered()
-        task.result()
-
-    async def _give_back(self, grant: Grant | None) -> None:
-        if grant is not None:
-            await self._store.release(grant.token)
-
-    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # who would have heard it may have gone
+    here = contextvars.copy_context()  # whoever traces the driver finds the caller's span
+    thread = threading.Thread(target=here.run, args=(run,), name="sinkfence-asks", daemon=True)
+    try:
+        try:
+            thread.start()
+        except RuntimeError:
+            if thread.ident is not None:
+                raise  # it runs: that was a handler's
+            run()  # there are too many, or this is an exit handler, where Python starts no more
+        answered = wait([future], seconds).done
+    except BaseException as interruption:  # Ctrl-C, or a handler's: what is granted now, nobody knows of
+        future.add_done_callback(late)
+        if isinstance(interruption, Exception):
+            raise Interruption(interruption) from None
+        raise
+    if not answered:
+        future.add_done_callback(late)
+        raise unanswered()
+    return future.result()

@@ -21,22 +21,16 @@ from typing import Final, Generic, TypeVar
 from sinkfence import observe
 from sinkfence.errors import OutcomeUnknown
 from sinkfence.grants import Store
-from sinkfence.leases.lease import BaseLease, giving_back_late
-from sinkfence.leases.patience import within
+from sinkfence.leases import waits
+from sinkfence.leases.asking import within
+from sinkfence.leases.lease import BaseLease
 from sinkfence.leases.tenure import Loss, Tenure
 from sinkfence.observe import log
-from sinkfence.steps import drive
 from sinkfence.terms import Clock
 
 L = TypeVar("L", bound=BaseLease)
 
 OnLost = Callable[[L, Loss], object]
-
-PATIENCE: Final = 0.25
-"""Of the shortest ttl in a batch: for so long its answer is waited for, so that there is time for another."""
-
-LEAST_PATIENCE: Final = 0.5
-"""Seconds. Where the machine is slow, a short lease must not have its batches left behind all the time."""
 
 MOST_LEFT_BEHIND: Final = 3
 """Batches without an answer. Then nothing is sent until one is answered or its connection ends: a store that
@@ -115,7 +109,9 @@ class Heartbeat(Generic[L]):
         shortest = min(tenure.ttl for tenure in batch)
         try:
             within(
-                partial(self._send, batch, asked), self._came_back, max(shortest * PATIENCE, LEAST_PATIENCE)
+                max(shortest * waits.BATCH, waits.BATCH_AT_LEAST),
+                partial(self._send, batch, asked),
+                self._came_back,
             )
         except OutcomeUnknown:
             log.warning(
@@ -186,7 +182,8 @@ class Heartbeat(Generic[L]):
     def _give_back(self, tenure: Tenure) -> None:
         tenure.expire()
         try:
-            drive(giving_back_late(self._store, tenure))
+            if tenure.lost.is_set():
+                self._store.release(tenure.token)
         except Exception as error:  # noqa: BLE001 - it runs out by itself
             log.warning("a renewal that came too late could not be released: %s", error)
 

@@ -6,41 +6,27 @@ import random
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic
+from typing import Final, Generic
 
 from sinkfence import observe
 from sinkfence.errors import LeaseHeld, LeaseLost, StaleToken
-from sinkfence.grants import Asked, Grant, Store, fresh_owner
+from sinkfence.grants import Grant, fresh_owner
+from sinkfence.leases import waits
 from sinkfence.leases.arming import repairing
 from sinkfence.leases.heartbeat import Heartbeat, L, OnLost
 from sinkfence.leases.lease import releasing
-from sinkfence.leases.patience import PATIENCE, PATIENCE_WHEN_LOST, together
+from sinkfence.leases.means import Means
 from sinkfence.leases.tenure import COMPLETED, RELEASED, Loss, Tenure
-from sinkfence.leases.turns import Turns
 from sinkfence.observe import log
 from sinkfence.sinks import AsyncSink, Sink
 from sinkfence.steps import Steps
-from sinkfence.terms import Clock
 from sinkfence.tokens import Token
 
 MOST_REPAIRS: Final = 2
 CLOSED: Final = "these Leases are closed: make new ones"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Means(Generic[L]):
-    """How leases are worked with here: by threads, or by an event loop, which awaits what these return."""
-
-    store: Asked
-    beats: Store
-    """The same records, for the heartbeat's thread."""
-    lease: Callable[[Tenure], L]
-    arm: Callable[[Any, Token], Any]
-    pause: Callable[[float], Any]
-    clock: Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +42,11 @@ class Holder(Generic[L]):
 
     def __init__(self, means: Means[L], label: str | None, on_lost: OnLost[L] | None) -> None:
         self._means = means
-        self._store = means.store
+        self._asking = means.asking
         self._label = label
         self._clock = means.clock
         self._heartbeat = Heartbeat(means.beats, on_lost, means.clock)
         self._lock = threading.Lock()
-        # The jobs that one of this process is asking for.
-        self._turns = Turns()
         self._closed = False
         # Weakly: a lease without a heartbeat that its user has dropped is left to run out.
         self._tenures: weakref.WeakSet[Tenure] = weakref.WeakSet()
@@ -76,17 +60,14 @@ class Holder(Generic[L]):
             self._refuse_closed()
             asked = self._clock()
             try:
-                grant = yield from self._ask(job_id, owner, ttl, give_up)
+                grant: Grant = yield partial(self._asking.acquire, job_id, owner, ttl)
+                break
             except LeaseHeld as held:
                 now = self._clock()
                 held_since = now if held_since is None else held_since
                 if now >= give_up:
                     raise
                 retry_after = held.retry_after
-            else:
-                if grant is not None:
-                    break
-                retry_after = 1.0
             # It may be released before it runs out; and others that wait should look at other moments.
             look_again = max(min(retry_after, 1.0), 0.02) * random.uniform(0.5, 1.0)  # noqa: S311
             yield partial(self._means.pause, max(min(give_up - self._clock(), look_again), 0.0))
@@ -144,14 +125,12 @@ class Holder(Generic[L]):
             return
         if isinstance(error, StaleToken) and error.token == tenure.token:
             held.lease.lose(error)
-            with together(PATIENCE):
-                yield from self._make_room(tenure, error)
+            yield from self._make_room(tenure, error)
             return
         was_ours = tenure.remaining() > 0
         try:
-            # What is over anyway, this side need not wait for as long.
-            with together(PATIENCE if was_ours else PATIENCE_WHEN_LOST):
-                yield from releasing(self._store, tenure)
+            seconds = waits.LEAVING if was_ours else waits.LEAVING_LOST
+            yield from releasing(self._means, tenure, seconds=seconds)
         except Exception as failed:
             # Within its term the lease was ours to the end of the body, whose work is good: it runs out.
             if error is None and (isinstance(failed, LeaseLost) or not was_ours):
@@ -191,20 +170,9 @@ class Holder(Generic[L]):
         if self._closed:
             raise RuntimeError(CLOSED)
 
-    def _ask(self, job_id: str, owner: str, ttl: float, give_up: float) -> Steps[Grant | None]:
-        now = self._clock()
-        turn = self._turns.take(job_id, now, last=now >= give_up)
-        if turn is None:
-            return None  # another of this process is asking, and there is time
-        try:
-            grant: Grant = yield partial(self._store.acquire, job_id, owner, ttl)
-            return grant
-        finally:
-            self._turns.end(turn)
-
     def _take(self, grant: Grant, asked: float, ttl: float) -> Held[L]:
         tenure = Tenure(grant, asked, ttl, self._clock)
-        lease = self._means.lease(tenure)
+        lease = self._means.lease(self._means, tenure)
 
         def ended(loss: Loss | None) -> None:
             if loss is not None:
@@ -223,29 +191,31 @@ class Holder(Generic[L]):
         asked = self._clock()
         try:
             fresh = fresh_owner(self._label)
-            grant = yield from repairing(self._store, tenure.token, stale, fresh, tenure.ttl)
+            grant = yield from repairing(self._means, tenure, stale, fresh, waits.LEAVING)
         finally:
             if grant is None:
-                yield from self._release_quietly(tenure.token)
+                yield from self._release_quietly(tenure.token, waits.LEAVING)
         return self._take(grant, asked, tenure.ttl) if grant else None
 
     def _give_up(self, tenure: Tenure) -> Steps[None]:
         tenure.finish("it was given up before the body", None)
-        yield from self._release_quietly(tenure.token)
+        yield from self._release_quietly(tenure.token, waits.LEAVING)
 
     def _make_room(self, tenure: Tenure, stale: StaleToken) -> Steps[None]:
         # Where the store has gone back, the next owner would be refused like this one, and the next.
+        until = self._clock() + waits.LEAVING
         grant = None
         try:
             fresh = fresh_owner(self._label)
-            grant = yield from repairing(self._store, tenure.token, stale, fresh, tenure.ttl)
+            grant = yield from repairing(self._means, tenure, stale, fresh, waits.LEAVING - waits.RELEASE)
         except Exception as failed:  # noqa: BLE001 - it must not take the place of the body's own error
             log.warning("job %r was not raised above a refusal: %s", tenure.token.job_id, failed)
-        yield from self._release_quietly(grant.token if grant else tenure.token)
+        left = max(until - self._clock(), waits.RELEASE)
+        yield from self._release_quietly(grant.token if grant else tenure.token, left)
 
-    def _release_quietly(self, token: Token) -> Steps[None]:
+    def _release_quietly(self, token: Token, seconds: float) -> Steps[None]:
         try:
-            yield partial(self._store.release, token)
+            yield partial(self._asking.release, token, seconds)
         except LeaseLost:
             pass  # somebody else's by now
         except Exception as failed:  # noqa: BLE001 - it runs out by itself

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from sinkfence import observe
 from sinkfence.errors import LeaseLost, StaleToken
-from sinkfence.grants import Asked
+from sinkfence.leases import waits
+from sinkfence.leases.means import Means
 from sinkfence.leases.tenure import COMPLETED, RELEASED, TERM_OVER, Tenure
 from sinkfence.steps import Steps, drive
-from sinkfence.terms import Clock
 from sinkfence.tokens import Token, idempotency_key
 
 MAX_RESULT_BYTES: Final = 65_536
@@ -26,9 +26,9 @@ MAX_RESULT_DEPTH: Final = 100
 class BaseLease:
     """What a lease shows, for threads and for an event loop."""
 
-    def __init__(self, tenure: Tenure, clock: Clock) -> None:
+    def __init__(self, means: Means[Any], tenure: Tenure) -> None:
+        self._means = means
         self._tenure = tenure
-        self._clock = clock
 
     def __repr__(self) -> str:
         token = self._tenure.token
@@ -95,10 +95,6 @@ class Lease(BaseLease):
     Threads may share it. A forked child has only an image of it, which is void there.
     """
 
-    def __init__(self, store: Asked, tenure: Tenure, clock: Clock) -> None:
-        super().__init__(tenure, clock)
-        self._store = store
-
     def renew(self, *, conn: object = None) -> None:
         """Extend the lease to its ttl from now, also one that ran out while nobody took the job.
 
@@ -110,7 +106,7 @@ class Lease(BaseLease):
             OutcomeUnknown: no answer: repeat it.
             Conflict: the caller's transaction began before the lease did, and cannot see it: run it again.
         """
-        drive(renewing(self._store, self._tenure, self._clock, conn))
+        drive(renewing(self._means, self._tenure, conn))
 
     def complete(self, result: Any = None, *, conn: object = None) -> None:
         """Record the job as done for ever. The store decides, whatever this side thinks of the term.
@@ -127,7 +123,7 @@ class Lease(BaseLease):
             Conflict: as `renew`.
             ValueError, TypeError: the result is too large, or no JSON.
         """
-        drive(completing(self._store, self._tenure, result, conn))
+        drive(completing(self._means, self._tenure, result, conn))
 
     def release(self, *, conn: object = None) -> None:
         """Give the job back, for the next owner to acquire at once. A repetition changes nothing.
@@ -137,17 +133,17 @@ class Lease(BaseLease):
             OutcomeUnknown: no answer within 15 seconds: repeat it, or let the lease run out.
             Conflict: as `renew`.
         """
-        drive(releasing(self._store, self._tenure, conn))
+        drive(releasing(self._means, self._tenure, conn))
 
 
-def renewing(store: Asked, tenure: Tenure, clock: Clock, conn: object = None) -> Steps[None]:
+def renewing(means: Means[Any], tenure: Tenure, conn: object = None) -> Steps[None]:
     """See `Lease.renew`."""
     _refuse_forked(tenure)
     if tenure.end is not None:
         raise LeaseLost(tenure.token, tenure.end)
-    asked = clock()
+    asked = means.clock()
     try:
-        lease_until = yield partial(store.renew, tenure.token, tenure.ttl, conn)
+        lease_until = yield partial(means.store.renew, tenure.token, tenure.ttl, conn)
     except LeaseLost as lost:
         tenure.finish(lost.reason, lost)
         raise
@@ -155,17 +151,18 @@ def renewing(store: Asked, tenure: Tenure, clock: Clock, conn: object = None) ->
         observe.renewed(1)
     if conn is None and not tenure.extend(asked, lease_until):
         tenure.expire()
-        yield from giving_back_late(store, tenure)
+        if tenure.lost.is_set():
+            yield partial(means.asking.release, tenure.token, waits.LEAVING)
         raise LeaseLost(tenure.token, tenure.over() or TERM_OVER)
 
 
-def completing(store: Asked, tenure: Tenure, result: Any, conn: object = None) -> Steps[None]:
+def completing(means: Means[Any], tenure: Tenure, result: Any, conn: object = None) -> Steps[None]:
     """See `Lease.complete`."""
     _refuse_forked(tenure)
     text = None if result is None else _json(result)
     with tenure.settling(COMPLETED, conn):
         try:
-            yield partial(store.complete, tenure.token, text, conn)
+            yield partial(means.store.complete, tenure.token, text, conn)
         except LeaseLost as lost:
             lost.result = result
             tenure.finish(lost.reason, lost)
@@ -174,8 +171,10 @@ def completing(store: Asked, tenure: Tenure, result: Any, conn: object = None) -
             tenure.finish(COMPLETED, None)
 
 
-def releasing(store: Asked, tenure: Tenure, conn: object = None) -> Steps[None]:
-    """See `Lease.release`."""
+def releasing(
+    means: Means[Any], tenure: Tenure, conn: object = None, seconds: float | None = None
+) -> Steps[None]:
+    """See `Lease.release`. `seconds`: for how long the answer is waited for."""
     _refuse_forked(tenure)
     # Asked now: its end is the end of its term.
     was_ours = tenure.remaining() > 0
@@ -186,19 +185,16 @@ def releasing(store: Asked, tenure: Tenure, conn: object = None) -> Steps[None]:
         tenure.finish(RELEASED, None)
     with tenure.settling(RELEASED, conn):
         try:
-            yield partial(store.release, tenure.token, conn)
+            if conn is None:
+                yield partial(means.asking.release, tenure.token, seconds or waits.LEAVING)
+            else:
+                yield partial(means.store.release, tenure.token, conn)
         except LeaseLost as lost:
             # Released before: by an earlier call, by a sending that got no answer, or by a transaction of
             # the caller's; and then B acquired it. Past the term B may have come first: a loss.
             before = before or (was_ours and lost.earlier_attempt_unknown)
             if conn is not None or not before:
                 raise
-
-
-def giving_back_late(store: Asked, tenure: Tenure) -> Steps[None]:
-    """Release what was renewed after this side had been told that it is lost: nobody works under it."""
-    if tenure.lost.is_set():
-        yield partial(store.release, tenure.token)
 
 
 def _json(result: Any) -> str:

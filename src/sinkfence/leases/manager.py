@@ -1,7 +1,7 @@
 """The lease manager: acquires jobs for this process, keeps them, and arms what their work writes to.
 
 What stands behind it, each in a file of its own: `Leases` may outlive a fork, so that what belongs to one
-process is a `Holder`, one of its `Holders`. A `Lease` is what the user sees of one acquisition; what this
+process is a `Holder`, found by `PerProcess`. A `Lease` is what the user sees of one acquisition; what this
 side knows of it, shared with the heartbeat, is its `Tenure`; and how long one answer of the store may be
 trusted is a `Term`.
 """
@@ -17,13 +17,12 @@ from types import TracebackType
 
 from sinkfence.grants import Record, Store
 from sinkfence.leases.arming import arm_here, check_sinks, listed
+from sinkfence.leases.asking import InThreads
 from sinkfence.leases.heartbeat import OnLost
-from sinkfence.leases.holder import Means
-from sinkfence.leases.holders import Holders, check_prefix, check_store, check_wait
-from sinkfence.leases.holds import Hold
+from sinkfence.leases.hold import Hold
 from sinkfence.leases.lease import Lease
-from sinkfence.leases.patience import Patient
-from sinkfence.leases.tenure import Tenure
+from sinkfence.leases.means import Means
+from sinkfence.leases.per_process import PerProcess, check_prefix, check_store, check_wait
 from sinkfence.observe import log
 from sinkfence.sinks import Sink
 from sinkfence.steps import drive
@@ -60,14 +59,17 @@ class Leases:
         _pause: Callable[[float], object] = time.sleep,
     ) -> None:
         check_store(store)
-
-        def lease(tenure: Tenure) -> Lease:
-            return Lease(patient, tenure, _clock)
-
-        patient = Patient(store)
-        means = Means(store=patient, beats=store, lease=lease, arm=arm_here, pause=_pause, clock=_clock)
+        means: Means[Lease] = Means(
+            store=store,
+            asking=InThreads(store),
+            beats=store,
+            lease=Lease,
+            arm=arm_here,
+            pause=_pause,
+            clock=_clock,
+        )
         self._store = store
-        self._holders = Holders(means, ttl, heartbeat, owner, on_lost)
+        self._holders = PerProcess(means, ttl, heartbeat, owner, on_lost)
 
     def hold(
         self,

@@ -168,8 +168,9 @@ class MemoryStore:
         return row
 
     def _record(self, job_id: str, row: _Row) -> Record:
-        left = max(row.until - self._clock(), 0.0)
-        until = None if row.until == float("-inf") else self._instant(row.until)
+        free = row.until == float("-inf")
+        left = None if free else max(row.until - self._clock(), 0.0)
+        until = None if free else self._instant(row.until)
         result = row.result and json.loads(row.result)
         return Record(job_id, row.generation, row.state, row.owner, until, left, result)
 

@@ -211,7 +211,7 @@ def try_store(bench: StoreBench) -> None:
             found = self.bench.store.get(self.bench.job_id)
             model = self.model
             wanted = (model.generation, model.owner or None, "done" if model.done else "open", model.runs)
-            seen = found and (found.generation, found.owner, found.state, found.remaining > 0)
+            seen = found and (found.generation, found.owner, found.state, bool(found.remaining))
             must(seen == (wanted if model.generation else None), f"kept is {seen}, and should be {wanted}")
 
         def asked(self, losing: bool) -> AbstractContextManager[StoreBench]:

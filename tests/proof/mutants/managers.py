@@ -8,7 +8,7 @@ HEARTBEAT = "src/sinkfence/leases/heartbeat.py"
 TENURE = "src/sinkfence/leases/tenure.py"
 HOLDER = "src/sinkfence/leases/holder.py"
 ARMING = "src/sinkfence/leases/arming.py"
-ASKING = "src/sinkfence/leases/asking.py"
+LOOPS = "src/sinkfence/leases/loops.py"
 OBSERVE = "src/sinkfence/observe.py"
 STEPS = "src/sinkfence/steps.py"
 
@@ -297,22 +297,15 @@ MANAGERS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
-        "who hangs keeps its turn",
-        "managers.one_hangs",
-        "L5",
-        "one thread whose connection is dead keeps all others of the process from the job",
-        (Edit("src/sinkfence/leases/turns.py", "now - other.since < TURN and not last", "not last"),),
-    ),
-    Mutant(
         "a release is waited for without end",
         "managers.store_hangs",
         "L5",
         "a store that hangs keeps every worker at the end of its body",
         (
             Edit(
-                "src/sinkfence/leases/patience.py",
-                "return within(lambda: self._store.release(token))",
-                "return self._store.release(token)",
+                "src/sinkfence/leases/asking.py",
+                "within(seconds, partial(self._store.release, token))",
+                "self._store.release(token)",
             ),
         ),
     ),
@@ -321,7 +314,7 @@ MANAGERS: tuple[Mutant, ...] = (
         "managers.one_batch_hangs",
         "L4",
         "one server process that stands still ends all leases of the client's process",
-        (Edit(HEARTBEAT, "max(shortest * PATIENCE, LEAST_PATIENCE)", "3600.0"),),
+        (Edit(HEARTBEAT, "max(shortest * waits.BATCH, waits.BATCH_AT_LEAST)", "3600.0"),),
     ),
     Mutant(
         "a release is waited for without end in a loop",
@@ -330,9 +323,9 @@ MANAGERS: tuple[Mutant, ...] = (
         "a store that hangs keeps every task at the end of its body",
         (
             Edit(
-                ASKING,
-                "return await self._whole(token.job_id, PATIENCE, self._release(token))",
-                "return await self._store.release(token)",
+                LOOPS,
+                "await self._whole(token.job_id, seconds, self._store.release(token), None, seconds)",
+                "await self._store.release(token)",
             ),
         ),
     ),
@@ -343,9 +336,9 @@ MANAGERS: tuple[Mutant, ...] = (
         "each client that goes while its request acquires leaves a job held for a ttl",
         (
             Edit(
-                ASKING,
+                LOOPS,
                 "ttl, self._store.acquire(job_id, owner, ttl), self._give_back)",
-                "ttl, self._store.acquire(job_id, owner, ttl))",
+                "ttl, self._store.acquire(job_id, owner, ttl), None)",
             ),
         ),
     ),
@@ -356,9 +349,9 @@ MANAGERS: tuple[Mutant, ...] = (
         "the same, as the answer that says what was granted is heard by nobody",
         (
             Edit(
-                ASKING,
-                "            async with limited:\n                return await asyncio.shield(task)",
-                "            async with limited:\n                return await task",
+                LOOPS,
+                "await asyncio.wait([task], timeout=seconds)",
+                "await asyncio.wait_for(task, seconds)",
             ),
         ),
     ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-import weakref
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
@@ -35,8 +34,6 @@ TIMEOUTS: Final[Mapping[str, int]] = {
 }
 """A way to the server that swallows everything is noticed within seconds (libpq, section 34.1.2), and
 not after TCP's quarter of an hour: a heartbeat has until its ttl is over."""
-
-_IN_USE: Final = "sinkfence.in_use"
 
 POOL: Final[Mapping[str, int]] = {"pool_size": 15, "max_overflow": 0}
 """As many as SQLAlchemy's default allows, and kept: it opens and closes the last ten for each statement."""
@@ -208,33 +205,16 @@ def run(
     Raises:
         OutcomeUnknown: sent, and neither this nor a repetition was answered.
         SchemaMismatch: there is no such table.
-        ValueError: this engine's pool has handed out a connection that somebody else is using.
         sqlalchemy.exc.DBAPIError: anything else, of which is known that it took no effect.
     """
     attempts = Attempts()
     for wait in attempts:
         if wait:
             pause(wait)
-        with attempts.judged(), engine.connect() as connection, _alone(connection):
+        with attempts.judged(), engine.connect() as connection:
             attempts.connected = True
             return work(connection)
     raise attempts.outcome()
-
-
-@contextmanager
-def _alone(connection: sa.Connection) -> Generator[None]:
-    """Refuse a connection that is in use: a pool of the user's own making may share as StaticPool does."""
-    info, here = connection.info, weakref.ref(connection)
-    other: sa.Connection | None = info.setdefault(_IN_USE, here)()
-    if other is not None and other is not connection and not other.closed:
-        raise ValueError("this engine's pool hands out one connection twice at a time: use another one")
-    info[_IN_USE] = here  # an interruption may have left that of one that is closed
-    try:
-        yield
-    finally:
-        # Once invalidated the record is somebody else's already, who has cleared it.
-        if info.get(_IN_USE) is here:
-            info.pop(_IN_USE, None)
 
 
 def is_blocked(error: DBAPIError) -> bool:

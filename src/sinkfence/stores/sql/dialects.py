@@ -50,6 +50,8 @@ class Dialect:
     """By which a row that is locked is found again at once."""
     patient: str
     """True; on the way it bounds the wait for a row's lock, for this transaction alone."""
+    hurried: str
+    """The same for who may as well ask again, and keeps a connection from others while it waits."""
     mortal: str
     """True; on the way it has the server end a transaction of the caller's that stands idle for too long."""
     settled: str
@@ -78,6 +80,7 @@ POSTGRESQL: Final = Dialect(
     # A lock_timeout of the role's own is respected. set_config(..., true) ends with the transaction, which
     # is this statement: no session state, so PgBouncer may pool transactions.
     patient="(current_setting('lock_timeout') <> '0' OR set_config('lock_timeout', '2s', true) <> '')",
+    hurried="set_config('lock_timeout', '100ms', true) <> ''",
     # Its owner may be frozen, and the row locked: nobody could take the job for as long as that lasts.
     mortal="(current_setting('idle_in_transaction_session_timeout') <> '0' "
     "OR set_config('idle_in_transaction_session_timeout', '60s', true) <> '')",
@@ -105,6 +108,7 @@ SQLITE: Final = Dialect(
     skip_locked="",  # there are no row locks: who writes has the whole file
     place="job_id",
     patient="true",
+    hurried="true",
     mortal="true",
     settled="0",
 )

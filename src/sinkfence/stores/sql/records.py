@@ -124,7 +124,7 @@ def _still(d: Dialect, seen: Record | None) -> str:
     if seen is None:
         return "true"
     # No owner is empty. One whose lease was seen to have run out may have renewed it: it works.
-    ended = "" if seen.remaining > 0 else f" AND j.lease_until <= {d.clock}"
+    ended = "" if seen.remaining else f" AND j.lease_until <= {d.clock}"
     return f"j.generation = :generation AND coalesce(j.owner, '') = :owner AND j.state = :state{ended}"
 
 
@@ -174,9 +174,8 @@ def record(row: Row) -> Record:
             f"the record of job {job_id!r} is damaged (generation {generation!r}, state {state!r}, "
             f"lease_until {until!r}): put it right by hand, never lowering its generation"
         )
-    return Record(
-        job_id, generation, state, owner, lease_until, 0.0 if free else max(until - now, 0.0), value
-    )
+    remaining = None if free else max(until - now, 0.0)
+    return Record(job_id, generation, state, owner, lease_until, remaining, value)
 
 
 def instant(seconds: float) -> datetime:

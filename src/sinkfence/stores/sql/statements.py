@@ -28,7 +28,7 @@ def acquire(d: Dialect, job_id: str, owner: str, ttl: float, *, by_clock: bool) 
     sql = f"""
         INSERT INTO {TABLE} AS j (job_id, generation, owner, lease_until, state)
         SELECT CAST(:job_id AS text), {_next(d, "1", by_clock)}, CAST(:owner AS text), {d.until}, 'open'
-         WHERE {d.patient}
+         WHERE {d.hurried}
         ON CONFLICT (job_id) DO UPDATE
            SET generation = {_next(d, "j.generation + 1", by_clock)},
                owner = excluded.owner, lease_until = {d.until}
@@ -45,9 +45,10 @@ def acquire(d: Dialect, job_id: str, owner: str, ttl: float, *, by_clock: bool) 
             return Grant(Token(job_id, found.generation, owner), found.lease_until), found.generation
         if found and found.state == "done":
             raise JobCompleted(job_id, found.result)
-        if found and found.remaining <= 0 and found.generation == MAX_GENERATION:
+        left = (found.remaining if found else None) or 0.0
+        if found and not left and found.generation == MAX_GENERATION:
             raise GenerationExhausted
-        raise LeaseHeld(job_id, found.owner if found else None, found.remaining if found else 0.0)
+        raise LeaseHeld(job_id, found.owner if found else None, left)
 
     return Change(Query(sql, {"job_id": job_id, "owner": owner, "ttl": ttl}), took, look(d, job_id), refused)
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Final, Literal, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from sinkfence import observe
-from sinkfence.errors import GenerationExhausted, LeaseHeld, SchemaMismatch
+from sinkfence.errors import GenerationExhausted, LeaseHeld, SchemaMismatch, SinkfenceError
 from sinkfence.grants import Grant, Record, Renewals
 from sinkfence.observe import log
 from sinkfence.process import Process, this_process
@@ -50,7 +51,7 @@ def blocked_is_held(job_id: str) -> Generator[None]:
         yield
     except DBAPIError as error:
         if is_blocked(error):
-            raise LeaseHeld(job_id, None, 0.1) from error
+            raise LeaseHeld(job_id, None, 0.5) from error
         raise
 
 
@@ -139,8 +140,18 @@ class SqlStore:
     def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
         """As `Store.acquire`."""
         change = statements.acquire(self._dialect, check_job_id(job_id), owner, ttl, by_clock=self._by_clock)
-        with blocked_is_held(job_id):
-            grant, clock = self.change(change)
+        try:
+            with blocked_is_held(job_id):
+                grant, clock = self.change(change)
+        except (SinkfenceError, SQLAlchemyError):
+            raise
+        except BaseException:
+            # Ctrl-C, or what a signal's handler raises: the server goes on, and may grant it to nobody.
+            late = job_id, owner, ttl
+            undo = threading.Thread(target=self._give_back, args=late, name="sinkfence-undoes", daemon=True)
+            with suppress(RuntimeError):  # Python may be about to end
+                undo.start()
+            raise
         return checked(grant, clock) if self._by_clock else grant
 
     def reacquire_above(self, token: Token, n: int, owner: str, ttl: float) -> Grant | None:
@@ -219,6 +230,11 @@ class SqlStore:
     def fetch(self, query: Query) -> Sequence[Row]:
         """Return the rows of one statement."""
         return self._run(lambda fetch: fetch(query))
+
+    def _give_back(self, job_id: str, owner: str, ttl: float) -> None:
+        # It waits behind the first sending, where that still waits, and finds what was granted to it.
+        with suppress(SinkfenceError, SQLAlchemyError):  # granted to somebody else, or it runs out
+            self.release(self.acquire(job_id, owner, ttl).token)
 
     def _run(self, work: Callable[[Fetch], T], *, beat: bool = False) -> T:
         here = self._here()

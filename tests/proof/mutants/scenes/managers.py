@@ -263,38 +263,10 @@ def close_overtakes(scene: Hand) -> None:
     scene.free(scene.job)
 
 
-@by_hand(heartbeat=3.0)
-def one_hangs(scene: Hand) -> None:
-    """A thread asks for the job and gets no answer; another one waits for the job."""
-    asked, go_on = threading.Event(), threading.Event()
-
-    def hang() -> None:
-        if not asked.is_set():
-            asked.set()
-            assert go_on.wait(30)
-            raise ConnectionError
-
-    scene.store.asking = hang
-
-    def in_vain() -> None:
-        with suppress(ConnectionError):
-            scene.leases.acquire(scene.job)
-
-    first = threading.Thread(target=in_vain, daemon=True)
-    first.start()
-    assert asked.wait(30)
-    since = scene.clock()
-    scene.leases.acquire(scene.job, wait=60)
-    go_on.set()
-    first.join(30)
-    if scene.clock() - since > 10:
-        scene.break_("L5", f"kept waiting for {scene.clock() - since} s")
-
-
 @contextmanager
 def impatient() -> Generator[None]:
     """Inside, nobody waits long."""
-    with patch("sinkfence.leases.patience.PATIENCE", 0.05):
+    with patch("sinkfence.leases.waits.LEAVING", 0.05):
         yield
 
 
@@ -329,8 +301,8 @@ def one_batch_hangs(ground: Ground) -> Scene:
             return super().renew_many(wanted)
 
     with (
-        patch("sinkfence.leases.heartbeat.PATIENCE", 0.0),
-        patch("sinkfence.leases.heartbeat.LEAST_PATIENCE", 0.05),
+        patch("sinkfence.leases.waits.BATCH", 0.0),
+        patch("sinkfence.leases.waits.BATCH_AT_LEAST", 0.05),
         Leases(Hangs(), ttl=60, heartbeat=0.05).hold(scene.job),
     ):
         if not answered.wait(10):

@@ -8,24 +8,20 @@ from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     AsyncContextDecorator,
+    ContextDecorator,
 )
-from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 L = TypeVar("L")
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 A = TypeVar("A", bound=Callable[..., Awaitable[Any]])
 
-OF_A_LEASE: Final = frozenset(
-    {
-        *("token", "job_id", "generation", "lease_until", "lost", "remaining", "key", "lose"),
-        *("renew", "complete", "release"),
-    }
-)
-
-
+OF_A_LEASE: Final = {
+    *("token", "job_id", "generation", "lease_until", "lost", "remaining", "key", "lose"),
+    *("renew", "complete", "release"),
+}
 _EARLY: Final = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
@@ -45,7 +41,7 @@ class _NoLease:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
-class Hold(_NoLease, AbstractContextManager[L], Generic[L]):
+class Hold(_NoLease, ContextDecorator, AbstractContextManager[L], Generic[L]):
     """A job that is held inside `with`, or while a decorated function runs."""
 
     _block: AbstractContextManager[L]
@@ -61,20 +57,11 @@ class Hold(_NoLease, AbstractContextManager[L], Generic[L]):
             TypeError: it returns before its body has run, and so would give the job back before.
         """
         if any(kind(each) for kind in _EARLY for each in (func, type(func).__call__)):
-            raise _too_early(func)
-
-        @wraps(func)
-        def held(*args: Any, **kwargs: Any) -> Any:
-            with Hold(self._begin):
-                answer = func(*args, **kwargs)
-                # Of a function that only passes it on: nothing of it has run, and nothing would be held.
-                if inspect.isawaitable(answer):
-                    if inspect.iscoroutine(answer):
-                        answer.close()
-                    raise _too_early(func)
-                return answer
-
-        return cast("F", held)
+            raise TypeError(
+                f"{_name(func)} returns before its body runs, and would hold nothing: "
+                "enter hold() inside of it"
+            )
+        return super().__call__(func)
 
     def __enter__(self) -> L:
         self._block = _only(self._blocks)
@@ -84,6 +71,9 @@ class Hold(_NoLease, AbstractContextManager[L], Generic[L]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         return self._block.__exit__(kind, error, trace)
+
+    def _recreate_cm(self) -> Hold[L]:
+        return Hold(self._begin)
 
 
 class AsyncHold(_NoLease, AsyncContextDecorator, AbstractAsyncContextManager[L], Generic[L]):
@@ -127,12 +117,6 @@ def _only(blocks: list[T]) -> T:
         return blocks.pop()
     except IndexError:
         raise RuntimeError("a hold() is entered once: call leases.hold(...) anew for each turn") from None
-
-
-def _too_early(func: Callable[..., Any]) -> TypeError:
-    return TypeError(
-        f"{_name(func)} returns before its body runs, and would hold nothing: enter hold() inside of it"
-    )
 
 
 def _name(func: Callable[..., Any]) -> str:

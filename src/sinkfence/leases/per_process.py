@@ -11,13 +11,14 @@ from typing import Generic
 
 from sinkfence.grants import check_label
 from sinkfence.leases.heartbeat import L, OnLost
-from sinkfence.leases.holder import CLOSED, Holder, Means
+from sinkfence.leases.holder import CLOSED, Holder
+from sinkfence.leases.means import Means
 from sinkfence.process import Process, this_process
 from sinkfence.terms import check_seconds, check_ttl
 from sinkfence.tokens import check_text
 
 
-class Holders(Generic[L]):
+class PerProcess(Generic[L]):
     """Made with its manager, and so before a fork: it opens nothing. See `Leases` for the arguments."""
 
     def __init__(
@@ -57,7 +58,7 @@ class Holders(Generic[L]):
 
     def close(self, timeout: float) -> None:
         """End all leases of this process. See `Leases.close`."""
-        timeout = min(check_seconds("timeout", timeout, 0.0, math.inf), threading.TIMEOUT_MAX)
+        timeout = check_timeout(timeout)
         self._closed = True
         here = self._by_process.get(this_process())
         errors = here.close(timeout) if here else []
@@ -84,6 +85,11 @@ class Holders(Generic[L]):
 def check_wait(wait: timedelta | float) -> float:
     """Return how long to try for a job that is held, in seconds."""
     return check_seconds("wait", wait, 0.0, math.inf)
+
+
+def check_timeout(timeout: float) -> float:
+    """Return how long to wait for an end, in seconds."""
+    return min(check_seconds("timeout", timeout, 0.0, math.inf), threading.TIMEOUT_MAX)
 
 
 def check_prefix(prefix: str) -> str:
