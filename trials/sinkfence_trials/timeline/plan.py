@@ -58,6 +58,8 @@ class Plan:
         self._y = top
         for worker in _worth_a_lane(run):
             self._add(Lane("worker", worker), worker, self.colour(worker))
+        for server in run.servers:
+            self._add(Lane("worker", server), server)
         for job, sinks in run.jobs.items():
             self.heads.append((job, self._y + 22))
             self._y += 28

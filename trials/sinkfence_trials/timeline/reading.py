@@ -36,9 +36,11 @@ def read(events: Iterable[Event], violations: Sequence[Violation]) -> Run:
             run.jobs[lane.name].append(lane.sink)
     order = list(dict.fromkeys(sink for sinks in run.jobs.values() for sink in sinks))
     run.jobs = {job: sorted(sinks, key=order.index) for job, sinks in sorted(run.jobs.items())}
-    workers = {flaw.worker for flaw in run.of("flaw") if flaw.began is not None}
-    workers |= {fault.worker for fault in run.faults} | {*requests.askers} - {STORE, ""}
+    workers = requests.askers - {STORE, ""} | {
+        flaw.worker for flaw in run.of("flaw") if flaw.began is not None
+    }
     run.workers = sorted(workers)
+    run.servers = sorted({fault.worker for fault in run.faults} - workers)
     return run
 
 

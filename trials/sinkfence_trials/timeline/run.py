@@ -90,6 +90,8 @@ class Run:
     jobs: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """The names of each job's destinations."""
     workers: list[str] = field(default_factory=list[str])
+    servers: list[str] = field(default_factory=list[str])
+    """And whatever else faults befell."""
 
     def of(self, kind: Kind) -> list[Moment]:
         """The moments of one kind."""

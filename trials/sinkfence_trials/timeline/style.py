@@ -61,7 +61,7 @@ PAGE_CSS: Final = (
     "td,th{text-align:left;padding:.2rem .6rem .2rem 0;border-bottom:1px solid var(--line);"
     "vertical-align:top;"
     "overflow-wrap:anywhere}th{white-space:nowrap}td:nth-child(2),td:nth-child(3){min-width:6.5em}"
-    "td:first-child{font-variant-numeric:tabular-nums;white-space:nowrap}"
+    "td:first-child,td:nth-child(4){font-variant-numeric:tabular-nums;white-space:nowrap}"
     ".broken td{color:var(--bad);font-weight:600}.refusal td{font-weight:600}"
     "tr:target{outline:2px solid var(--bad)}"
     "a{color:inherit}.note{color:var(--faint)}"
