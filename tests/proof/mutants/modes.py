@@ -145,7 +145,11 @@ MODES: tuple[Mutant, ...] = (
         "bound.late",
         "D9",
         "what is said of all its transactions holds for none",
-        (Edit(BINDING, "                guard(conn, bearer)\n", ""),),
+        (
+            Edit(BINDING, "                guard(conn, bearer)\n", ""),
+            Edit(BINDING, '        (conn, "before_cursor_execute", _executing),\n', ""),
+            Edit(BINDING, '        (conn, "commit", _committing),\n', ""),
+        ),
     ),
     Mutant(
         "a bound session's refusal not understood",
