@@ -168,7 +168,7 @@ def _send(
     content = None if old is None else old.content
     digest = None
     if wanted is not None:
-        content, digest = replace(wanted, seq=seq), wanted.sha256
+        content, digest = Content(wanted.body, wanted.content_type, wanted.sha256, seq), wanted.sha256
     entry = Entry(seq, write_id, tag, token.generation, digest)
     register = Register(
         token=token,

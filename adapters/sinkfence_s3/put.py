@@ -10,6 +10,7 @@ from typing import Self
 
 from botocore.exceptions import ClientError
 
+from sinkfence import observe
 from sinkfence.errors import (
     Conflict,
     IdempotencyMismatch,
@@ -27,7 +28,7 @@ from sinkfence_s3.data import Data, folder, fresh_name
 from sinkfence_s3.plan import Done, Seen, Send
 from sinkfence_s3.register import MAX_INLINE, Content
 from sinkfence_s3.store import Exchange
-from sinkfence_s3.swap import Base, KnownRegister, look, told
+from sinkfence_s3.swap import Base, KnownRegister, look
 from sinkfence_s3.uploads import Upload
 
 
@@ -78,8 +79,6 @@ class Put:
         self._content_type = content_type
         self._tell: Callable[[int], object] = (lambda _: None) if progress is None else progress
         self._exchange = known.exchange()
-        self._name = fresh_name(self._token.generation)
-        self._beside = Exchange(known.store, folder(known.key) + self._name)
         self._upload: Upload | None = None
         """Of the data object, once it is known that there must be one, and that it would be admitted."""
         self._base: Base | None = None
@@ -143,8 +142,7 @@ class Put:
             body = self._take()
             self._tell(self.size)  # before the register is sent: its error must not hide a success
         else:
-            self._send(last=True)
-            body = Data(self._name, self.size)
+            body = Data(self._send(last=True).name, self.size)
         self._finished = True
         content = Content(body, self._content_type, self._hash.hexdigest(), 0)
 
@@ -172,18 +170,20 @@ class Put:
             etag=outcome.etag,
             repeated=outcome.repeated,
             superseded=outcome.superseded is not None,
-            requests=self._exchange.requests + self._beside.requests,
+            requests=self._exchange.requests + (0 if self._upload is None else self._upload.requests),
         )
 
     def _check_whole(self) -> None:
         if self.broken:
             raise ValueError("an earlier write of this content failed, what is here has gaps: put it again")
 
-    def _send(self, *, last: bool) -> None:
+    def _send(self, *, last: bool) -> Upload:
         if self._upload is None:
             # Judged before the first byte of a long content is sent, so that no stale owner sends it in vain.
             self._admit()
-            self._upload = Upload(self._beside, self._bearer, self._content_type, self._tell)
+            name = fresh_name(self._token.generation)
+            exchange = Exchange(self._known.store, folder(self._known.key) + name)
+            self._upload = Upload(name, exchange, self._bearer, self._content_type, self._tell)
         body = self._take()
         if self._repeats:
             self._tell(len(body))
@@ -191,6 +191,7 @@ class Put:
             self._upload.finish(body)
         else:
             self._upload.part(body)
+        return self._upload
 
     def _admit(self) -> None:
         self._known.ready()
@@ -202,8 +203,12 @@ class Put:
                 pass  # only what stands there now may refuse, and not what this process remembers
             else:
                 return
-        with told(self._bearer):
-            self._foresee(look(self._exchange))
+        seen = look(self._exchange)
+        try:
+            self._foresee(seen)
+        except StaleToken as stale:
+            observe.refuse("s3", self._bearer, stale)
+            raise
 
     def _foresee(self, seen: Seen | None) -> None:
         self._base = (seen,)

@@ -33,6 +33,7 @@ MAX_INLINE: Final = 256 * 1024
 """Bytes of content that travel inside the register."""
 MAX_FRAME: Final = len(MAGIC) + 4 + MAX_HEADER + MAX_INLINE
 MAX_SEQ: Final = 10**15 - 1
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _WORD: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -122,7 +123,7 @@ def encode(register: Register) -> bytes:
     }
     if data is not None:
         header["data"] = data.name
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":"))
+    text = _JSON.encode(header)
     ring = ",".join([entry.text for entry in register.ring])
     encoded = f'{text[:-1]},"ring":[{ring}]}}'.encode()
     payload = content.body if content is not None and isinstance(content.body, bytes) else b""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NoReturn
@@ -94,22 +93,16 @@ class KnownRegister:
         # Another owner's state is most likely no longer the newest.
         if kept is not None and kept.register.token == token:
             base = (kept,)
-        with observe.at("s3", act, token), told(bearer):
-            outcome = _write(exchange, bearer, decide, base)
+        with observe.at("s3", act, token):
+            try:
+                outcome = _write(exchange, bearer, decide, base)
+            except StaleToken as stale:
+                observe.refuse("s3", bearer, stale)
+                raise
         self.kept = outcome.seen
         if outcome.superseded is not None:
             observe.refuse("s3", bearer, outcome.superseded)
         return outcome
-
-
-@contextmanager
-def told(bearer: Bearer) -> Generator[None]:
-    """Let the bearer hear of a refusal that passes through."""
-    try:
-        yield
-    except StaleToken as stale:
-        observe.refuse("s3", bearer, stale)
-        raise
 
 
 def _write(exchange: Exchange, bearer: Bearer, decide: Decide, base: Base | None) -> Outcome:

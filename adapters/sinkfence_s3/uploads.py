@@ -45,8 +45,14 @@ class Upload:
     """One upload, by one thread: parts are sent, then it is finished or removed."""
 
     def __init__(
-        self, exchange: Exchange, bearer: Bearer, content_type: str | None, tell: Callable[[int], object]
+        self,
+        name: str,
+        exchange: Exchange,
+        bearer: Bearer,
+        content_type: str | None,
+        tell: Callable[[int], object],
     ) -> None:
+        self.name = name
         self._exchange = exchange
         self._client = exchange.store.client
         self._bearer = bearer
@@ -60,6 +66,11 @@ class Upload:
         self._pool: ThreadPoolExecutor | None = None
         self._running: deque[Future[_Part]] = deque()
         self._parts: list[_Part] = []
+
+    @property
+    def requests(self) -> int:
+        """How many requests were made for it."""
+        return self._exchange.requests
 
     def part(self, body: bytes) -> None:
         """Send a part, in a thread; waits for an earlier one where too many are under way.
