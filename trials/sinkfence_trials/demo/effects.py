@@ -1,10 +1,10 @@
-"""The four effects of a worker: what is sent last, who decides, and what becomes of each."""
+"""The four effects of a worker: what is sent last, who decides, and what comes of each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from sinkfence import LeaseLost, StaleToken
 
@@ -13,28 +13,8 @@ OLD: Final = 7
 NEW: Final = OLD + 1
 """Worker B's generation."""
 
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a worker tells of an effect; it travels as JSON."""
-
-    refusal: str | None = None
-    """The error's name; None where the effect was applied."""
-    presented: int | None = None
-    """The generation that was shown."""
-    seen: int | None = None
-    """The newer generation that the destination had seen, where the error says so."""
-    answer: str = ""
-    """What the destination itself said: this is how one can tell that it was the destination."""
-
-    def __str__(self) -> str:
-        if self.refusal is None:
-            return "ACCEPTED"
-        if self.presented is None:
-            return f"FAILED: {self.refusal}: {self.answer}"
-        if self.seen is None:
-            return f"REFUSED: {self.answer}"
-        return f"REFUSED: {self.presented} presented, {self.seen} seen ({self.answer})"
+ACCEPTED: Final = "ACCEPTED"
+REFUSED: Final = "REFUSED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,40 +25,64 @@ class Effect:
     """What makes it an effect, once it arrives."""
     to: str
     """Who applies or refuses it."""
+    refusal: str
+    """What becomes of it when it is stale: with what the destination itself said."""
     place: str
-    """Where it is to be found then."""
-    refusal: Outcome
-    """What its sender hears when it is stale."""
+    """Where it is to be found."""
+    untouched: str
+    """What is there when worker A's late effect was refused."""
+    damaged: str
+    """And when it was accepted."""
 
+
+SHOWN: Final = f"{REFUSED}: {OLD} presented, {NEW} seen"
 
 EFFECTS: Final = {
-    "transaction": Effect("COMMIT", "PostgreSQL", "table", Outcome("StaleToken", OLD, NEW, "SQLSTATE SF001")),
-    "upload": Effect("PUT", "S3", "object", Outcome("StaleToken", OLD, NEW, "status 412")),
+    "transaction": Effect(
+        "COMMIT",
+        "PostgreSQL",
+        f"{SHOWN} (SQLSTATE SF001)",
+        "table",
+        untouched="3 h at the new rate: 300",
+        damaged="3 h at the old rate: 270, 3 h at the new rate: 300",  # billed twice
+    ),
+    "upload": Effect(
+        "PUT",
+        "S3",
+        f"{SHOWN} (status 412)",
+        "object",
+        untouched="3 h at the new rate: 300",
+        damaged="3 h at the old rate: 270",  # worker B's line is lost
+    ),
     "request": Effect(
         "request",
         "the service",
+        f"{SHOWN} (412, stale-token;current={NEW})",
         "charges",
-        Outcome("StaleToken", OLD, NEW, f"412, stale-token;current={NEW}"),
+        untouched="300 by worker B",
+        damaged="270 by worker A, 300 by worker B",  # charged twice
     ),
     "completion": Effect(
         "completion",
         "the lease store",
+        f"{REFUSED}: the store has issued generation {NEW} since",
         "record",
-        Outcome("LeaseLost", OLD, None, f"the store has issued generation {NEW} since"),
+        untouched=f'done, generation {NEW}, {{"total": 300}}',
+        damaged=f'done, generation {NEW}, {{"total": 270}}',  # worker A's result, as if it were worker B's
     ),
 }
 
 
-def outcome_of(call: Callable[[], None], answer: Callable[[Exception], str]) -> dict[str, Any]:
+def outcome_of(call: Callable[[], None], answer: Callable[[Exception], str]) -> str:
     """Make an effect, and return what became of it; `answer` finds what the destination said to an error."""
     try:
         call()
     except StaleToken as stale:
-        outcome = Outcome("StaleToken", stale.token.generation, stale.mark, answer(stale))
+        said = answer(stale)
+        shown = f"{REFUSED}: {stale.token.generation} presented, {stale.mark} seen"
+        return f"{shown} ({said})" if said else shown
     except LeaseLost as lost:
-        outcome = Outcome("LeaseLost", lost.token.generation, None, lost.reason)
+        return f"{REFUSED}: {lost.reason}"
     except Exception as error:  # noqa: BLE001 - no refusal; whatever it is, the story has to hear of it
-        outcome = Outcome(type(error).__name__, answer=str(error))
-    else:
-        outcome = Outcome()
-    return asdict(outcome)
+        return f"FAILED: {type(error).__name__}: {error}"
+    return ACCEPTED

@@ -81,7 +81,7 @@ class Fenced:
             return self._s3_said
         if effect == "transaction":
             return f"SQLSTATE {getattr(error.__cause__, 'sqlstate', None)}"
-        return str(error)
+        return ""  # of the service's answer the network tells
 
     def _hear_s3(self, http_response: Any, **_: Any) -> None:
         self._s3_said = f"status {http_response.status_code}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sinkfence_trials.demo.effects import EFFECTS
+from sinkfence_trials.demo.effects import ACCEPTED, EFFECTS
 from sinkfence_trials.demo.places import JOB, STEP
 from sinkfence_trials.history import Event, Type, now
 
@@ -55,15 +55,18 @@ class Record:
         # Nobody looked at the store's clock: the grant was a ttl before its end.
         self._add(worker, word["t"], f, "ok", now=until - ttl, until=until, ttl=ttl)
 
-    def outcome(self, worker: str, word: Word, *, there: bool, clock: float) -> None:
-        """Record what a worker was answered, whether the effect was there then, and the store's clock now."""
-        effect, refusal, t = word["effect"], word["outcome"]["refusal"], word["t"]
-        answer: Type = "fail" if refusal else "ok"
-        error = {"error": refusal} if refusal else {}
-        if effect == "completion":
-            self._add(worker, word["began"], "complete", "invoke")
-            self._add(worker, t, "complete", answer, **(error or {"now": clock - (now() - t)}))
-            return
+    def completed(self, worker: str, word: Word, clock: float) -> None:
+        """Record what a worker's completion was answered; and what the store's clock says by now."""
+        t, outcome = word["t"], word["outcome"]
+        self._add(worker, word["began"], "complete", "invoke")
+        if outcome == ACCEPTED:
+            self._add(worker, t, "complete", "ok", now=clock - (now() - t))
+        else:
+            self._add(worker, t, "complete", "fail", error=outcome.removeprefix("REFUSED: "))
+
+    def wrote(self, worker: str, word: Word, *, there: bool) -> None:
+        """Record what a worker was answered at a destination, and whether the effect was there then."""
+        effect, t, outcome = word["effect"], word["t"], word["outcome"]
         write: Word = {"sink": SEEN_AT[effect], "id": f"{worker}'s {EFFECTS[effect].sent}"}
         if effect in UNDER_WAY.get(worker, ()):
             write["sent"] = self._continued
@@ -72,7 +75,10 @@ class Record:
         self._add(worker, word["began"], "write", "invoke", STEP, **write)
         if there:
             self._add(worker, t, "effect", "ok", STEP, **write)
-        self._add(worker, t, "write", answer, STEP, **write, **error)
+        if outcome == ACCEPTED:
+            self._add(worker, t, "write", "ok", STEP, **write)
+        else:
+            self._add(worker, t, "write", "fail", STEP, **write, error=outcome.removeprefix("REFUSED: "))
 
     def _add(self, worker: str, t: float, f: str, type: Type, key: str | None = None, **value: Any) -> None:
         generation, owner = self._tokens[worker]

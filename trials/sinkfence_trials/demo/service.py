@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 import uvicorn
@@ -20,6 +20,7 @@ from sinkfence_postgres.aio import PostgresSink, transaction
 from sinkfence_trials.demo import child
 from sinkfence_trials.demo.places import AUDIENCE, ISSUER, KEY_ID
 
+PATH: Final = "/invoices/{invoice:int}/charge"
 INSERT: Final = "INSERT INTO charge VALUES (%s, %s, %s)"
 
 
@@ -36,7 +37,8 @@ def fenced(dsn: str, public_key: str) -> Starlette:
             await conn.execute(INSERT, (invoice, body["amount"], body["sender"]))
         return JSONResponse({"charged": body["amount"]})
 
-    return application(charge, Middleware(FencingMiddleware, fence=fence))
+    door = Middleware(FencingMiddleware, fence=fence)
+    return Starlette(routes=[Route(PATH, charge, methods=["POST"])], middleware=[door])
 
 
 def unfenced(dsn: str) -> Starlette:
@@ -48,13 +50,7 @@ def unfenced(dsn: str) -> Starlette:
             await conn.execute(INSERT, (request.path_params["invoice"], body["amount"], body["sender"]))
         return JSONResponse({"charged": body["amount"]})
 
-    return application(charge)
-
-
-def application(charge: Any, *middleware: Middleware) -> Starlette:
-    """Return the application with its one route."""
-    route = Route("/invoices/{invoice:int}/charge", charge, methods=["POST"])
-    return Starlette(routes=[route], middleware=middleware)
+    return Starlette(routes=[Route(PATH, charge, methods=["POST"])])
 
 
 def main() -> None:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import psycopg
 
 from sinkfence import Leases
 from sinkfence.stores.sql import SqlStore
-from sinkfence_trials.demo.effects import EFFECTS, NEW, OLD, Outcome
+from sinkfence_trials.demo.effects import ACCEPTED, EFFECTS, NEW, OLD, REFUSED
 from sinkfence_trials.demo.narrator import Narrator
 from sinkfence_trials.demo.places import BILLS, JOB
 from sinkfence_trials.demo.process import PATIENCE, Process, ProcessFailed
 from sinkfence_trials.demo.record import Record
 from sinkfence_trials.demo.stage import Stage
-from sinkfence_trials.demo.state import READ, read_state, state_after, store_clock
+from sinkfence_trials.demo.state import READ, store_clock
 from sinkfence_trials.demo.verdict import Verdict
 
 OPEN: Final = """
@@ -96,7 +96,7 @@ class Story:
         for name, outcome in self.outcomes(b):
             effect = EFFECTS[name]
             so = f"{b.name}'s {effect.sent} is accepted by {effect.to}"
-            self.verdict.check(so, outcome == Outcome(), outcome)
+            self.verdict.check(so, outcome == ACCEPTED, outcome)
         left = b.hear("left")["error"]
         self.verdict.check(f"{b.name} leaves its lease without an error", left is None, left)
 
@@ -112,33 +112,39 @@ class Story:
             if self.stage.fenced:
                 expected, so = effect.refusal, f"refused by {effect.to}"
             else:
-                expected, so = Outcome(), f"accepted by {effect.to}"
+                expected, so = ACCEPTED, f"accepted by {effect.to}"
             self.verdict.check(f"{a.name}'s late {effect.sent} is {so}", outcome == expected, outcome)
         left = a.hear("left")["error"]
         self.verdict.check(f"{a.name} is told in the end that its lease was lost", left is not None, left)
 
-    def outcomes(self, worker: Process, *, late: bool = False) -> Iterator[tuple[str, Outcome]]:
+    def outcomes(self, worker: Process, *, late: bool = False) -> Iterator[tuple[str, str]]:
         """Tell and yield what becomes of a worker's effects, as it comes."""
         for _ in EFFECTS:
             heard = worker.hear("outcome")
-            name, outcome = heard["effect"], Outcome(**heard["outcome"])
-            there = str(BILLS[worker.name].amount) in READ[name](self.stage)
-            self.record.outcome(worker.name, heard, there=there, clock=store_clock(self.stage))
-            if name == "request" and outcome.refusal:
+            name, outcome = heard["effect"], heard["outcome"]
+            if name == "completion":
+                self.record.completed(worker.name, heard, store_clock(self.stage))
+            else:
+                there = str(BILLS[worker.name].amount) in READ[name](self.stage)
+                self.record.wrote(worker.name, heard, there=there)
+            refused = outcome.startswith(REFUSED)
+            if refused and name == "request":
                 # The answer as it was on the wire: that shows better than the sender who refused.
-                said = self.stage.network.answer or outcome.answer
-                outcome = replace(outcome, answer=said.removeprefix("status "))
+                outcome += f" ({self.stage.network.answer.removeprefix('status ')})"
             effect = EFFECTS[name]
-            style = "" if not late else "green" if outcome.refusal else "red"
-            between = "\n" if outcome.refusal else ": "
+            style = "" if not late else "green" if refused else "red"
+            between = ": " if outcome == ACCEPTED else "\n"
             self.narrator.tell(worker.name, f"{effect.sent} to {effect.to}{between}{outcome}", style)
             yield name, outcome
 
     def look(self) -> None:
         """Read what the destinations hold, and compare it with what has to be there."""
         self.narrator.title("What is there now, read from the destinations:")
-        found, expected = read_state(self.stage), state_after(fenced=self.stage.fenced)
         so = "worker B's, untouched" if self.stage.fenced else "damaged by worker A"
         for name, effect in EFFECTS.items():
-            self.narrator.fact(effect.place, found[name])
-            self.verdict.check(f"{effect.place}: {so}", found[name] == expected[name], found[name])
+            found, expected = (
+                READ[name](self.stage),
+                effect.untouched if self.stage.fenced else effect.damaged,
+            )
+            self.narrator.fact(effect.place, found)
+            self.verdict.check(f"{effect.place}: {so}", found == expected, found)
