@@ -45,7 +45,7 @@ def test_entries_exist(module: str, name: str, shown: str) -> None:
 
 
 def test_the_page_is_of_the_public_packages() -> None:
-    """What is on it is of the four packages whose types are checked; the trials are private, and not among them."""
+    """What is on it is of the four packages whose types are checked; the trials are private."""
     public = {"sinkfence", "sinkfence_postgres", "sinkfence_s3", "sinkfence_http"}
     assert {module.partition(".")[0] for module, _, _ in entries()} == public
 
