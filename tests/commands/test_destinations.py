@@ -68,15 +68,18 @@ def test_marks_of_a_database(sinkfence: Sinkfence, fenced: str) -> None:
 def test_the_mark_of_an_object(
     sinkfence: Sinkfence, s3_environment: S3Server, s3_client: S3Client, prefix: str
 ) -> None:
-    """`marks show NAME --bucket` tells whose it is; an object that isn't there is told with 1."""
+    """`marks show NAME --bucket` tells whose it is, with content or without; 1 if it isn't there."""
     objects = FencedBucket(s3_client, s3_environment.bucket, prefix=prefix)
     objects.object("totals").put(b"rows", Token("reports/totals", 7, "worker-a:1"), step="total")
     where = ["--bucket", s3_environment.bucket, "--prefix", prefix, "--endpoint", s3_environment.endpoint]
     shown = json.loads(sinkfence("marks", "show", "totals", *where, "--json").out)
     assert (shown["job_id"], shown["generation"], shown["size"]) == ("reports/totals", 7, 4)
+    objects.object("armed").arm(Token("reports/armed", 8, "worker-b:1"))
+    armed = json.loads(sinkfence("marks", "show", "armed", *where, "--json").out)
+    assert armed == {"job_id": "reports/armed", "generation": 8, "owner": "worker-b:1"}
     absent = sinkfence("marks", "show", "other", *where)
     assert (absent.code, absent.out) == (1, "")
-    assert "there is no content of" in absent.err
+    assert "nobody has armed or put" in absent.err
 
 
 def test_doctor_postgres(sinkfence: Sinkfence, fenced: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -381,7 +381,8 @@ def test_completion_is_installed(shell: str, tmp_path: Path) -> None:
 
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here")
-    command = f"{sys.executable} -c 'from sinkfence.cli import main; main()' --install-completion; exit $?"
+    code = "$status" if shell == "fish" else "$?"  # with it the shell stays, and can be found
+    command = f"{sys.executable} -c '{COMMAND[-1]}' --install-completion; exit {code}"
     done = subprocess.run(
         [shell, "-c", command],
         env={**PLAIN, "HOME": str(tmp_path), "SHELL": shutil.which(shell) or ""},

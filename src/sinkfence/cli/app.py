@@ -17,12 +17,16 @@ def app() -> typer.Typer:
         no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, epilog=CODES
     )
     root.callback()(sinkfence)
-    root.command(epilog=CODES)(demo.demo)
+    root.command(epilog=CODES, short_help="See late writes refused, on real servers.")(demo.demo)
     root.add_typer(doctor.commands, name="doctor")
     root.add_typer(leases.commands, name="leases")
     root.add_typer(marks.commands, name="marks")
     root.add_typer(schema.commands, name="schema")
-    root.add_typer(torture.commands, name="torture")
+    root.add_typer(
+        torture.commands,
+        name="torture",
+        short_help="Pause, kill and cut off workers; check what took effect.",
+    )
     return root
 
 
@@ -41,14 +45,14 @@ def sinkfence(
 ) -> None:
     """Destinations that refuse a stale owner.
 
-    A paused worker does not know that it has lost its lease, and its delayed writes can land after the
-    new owner's. With sinkfence a PostgreSQL database, an S3 bucket and an HTTP service each refuse, by
-    themselves, whatever carries an older number than they have seen.
+    A lease gives a job one owner at a time, and numbers the owners. A worker that was paused does not know
+    that its lease has run out, and its delayed writes land over its successor's. With sinkfence a
+    PostgreSQL database, an S3 bucket and an HTTP service each refuse, by themselves, whatever carries an
+    older number than they have seen.
 
     \b
     Examples:
-      sinkfence demo                       see it, on real servers that are started for it
-      sinkfence schema leases | psql shop  make the tables of a lease store
-      sinkfence leases list                who holds what
-      sinkfence doctor postgres DSN        does this database refuse a stale owner?
+      sinkfence demo                   see it, on servers that are started for it
+      sinkfence leases list            who holds what?
+      sinkfence doctor postgres DSN    does this database refuse a stale owner?
     """

@@ -9,7 +9,8 @@ from collections.abc import Generator
 from typing import Final
 
 from sinkfence.cli.exits import REFUSED
-from sinkfence.cli.mistakes import Mistake, printable
+from sinkfence.cli.mistakes import Mistake
+from sinkfence.cli.streams import printable, say
 from sinkfence.errors import OutcomeUnknown
 
 log: Final = logging.getLogger("sinkfence.cli")
@@ -26,12 +27,6 @@ def who() -> str:
     return f"{name}@{os.uname().nodename}"
 
 
-def say(what: str) -> None:
-    """Say something to whoever sits there, apart from what the command prints."""
-    with contextlib.suppress(OSError):  # nobody hears it; who has to be asked is not, then
-        print(printable(what), file=sys.stderr, flush=True)
-
-
 def ask(what: str, *, yes: bool) -> None:
     """Show what is about to be done, and do nothing more if that may go on.
 
@@ -43,10 +38,8 @@ def ask(what: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise Mistake("nothing was changed: nobody is there to be asked, so add --yes")
-    try:
-        print("Go on? [y/N] ", end="", file=sys.stderr, flush=True)
-    except OSError:
-        raise Mistake("nothing was changed: the question could not be shown") from None
+    if not say("Go on? [y/N] ", end=""):
+        raise Mistake("nothing was changed: the question could not be shown")
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise Mistake("nothing was changed", REFUSED)
 
@@ -56,13 +49,13 @@ def logged(what: str, where: str) -> Generator[None]:
     """Log who changes what, before and after."""
     log.setLevel(logging.INFO)
     by = who()
-    said = printable(f"{what} in {where}")
-    log.info("%s: %s", by, said, extra={"who": by})
+    said = printable(f"{by}: {what} in {where}")
+    log.info("%s", said, extra={"who": by})
     try:
         yield
     except BaseException as error:
         unknown = isinstance(error, OutcomeUnknown) or not isinstance(error, Exception)
         how = "not known whether it was done" if unknown else "not done"
-        log.error("%s: %s: %s (%s)", by, said, how, type(error).__name__, extra={"who": by})
+        log.error("%s: %s (%s)", said, how, type(error).__name__, extra={"who": by})
         raise
-    log.info("%s: %s: done", by, said, extra={"who": by})
+    log.info("%s: done", said, extra={"who": by})

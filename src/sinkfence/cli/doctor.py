@@ -4,20 +4,22 @@ import contextlib
 import re
 from collections.abc import Generator
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from sinkfence.cli import places, where
 from sinkfence.cli.consent import who
 from sinkfence.cli.exits import CODES, FINE, REFUSED, need
-from sinkfence.cli.mistakes import Mistake, reaching
+from sinkfence.cli.masking import Place, reaching
+from sinkfence.cli.mistakes import Mistake
 from sinkfence.cli.output import put_report
 from sinkfence.cli.places import AsJson, database, lease_store
 from sinkfence.findings import Report
-from sinkfence.leases import Leases
-from sinkfence.leases.lease import Lease
-from sinkfence_http.doctor import JOB, METHOD
+
+if TYPE_CHECKING:
+    from sinkfence.leases.lease import Lease
+    from sinkfence_http.signer import TokenSigner
 
 commands: Final = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=CODES)
 
@@ -27,7 +29,7 @@ VISIT: Final = 300.0
 KeyFile = Annotated[
     Path | None,
     typer.Option(
-        "--sign-key", metavar="FILE", help="The workers' private key, PEM; for HS256 the secret's bytes."
+        "--sign-key", metavar="FILE", help="The workers' private key as PEM; for HS256 the secret's bytes."
     ),
 ]
 Header = Annotated[
@@ -40,18 +42,23 @@ Header = Annotated[
 def group() -> None:
     """Ask a destination whether it refuses a stale owner.
 
-    Do so before you depend on it, and after each change of servers or proxies. Each ends with `fenced`
-    and exit code 0, or with `NOT FENCED, or not shown to be` and 1: something is
-    broken, or could not be tried. What is `weak` holds until somebody goes round it; what is a `note` is
-    worth knowing.
+    Do so before you depend on it, and after each change of servers or proxies. The last line is `fenced`,
+    with exit code 0, or `NOT FENCED, or not shown to be`, with 1: a finding is `broken`, or `unknown` as it
+    could not be tried. A `weak` fence holds until somebody goes round it; a `note` is worth knowing.
+
+    \b
+    Examples:
+      sinkfence doctor postgres postgresql://app@db.example/shop
+      sinkfence doctor s3 --bucket reports
+      sinkfence doctor http https://orders.example/
     """
 
 
 @commands.command(epilog=CODES)
 def postgres(dsn: places.DsnArgument = None, as_json: AsJson = False) -> None:
-    """Look at a PostgreSQL database as its clients find it. Changes nothing.
+    """Look at a PostgreSQL database, and change nothing.
 
-    Log in as the role of your application: settings and rights are those of its sessions.
+    Log in as the role of your application: the doctor looks at the settings and rights of its sessions.
 
     \b
     Example:
@@ -66,15 +73,16 @@ def postgres(dsn: places.DsnArgument = None, as_json: AsJson = False) -> None:
 
 @commands.command(epilog=CODES)
 def s3(
-    bucket: Annotated[str, typer.Option(metavar="B", help="The bucket, which is there already.")],
-    prefix: Annotated[str, typer.Option(metavar="P", help="Where your fenced objects are to be.")] = "",
+    bucket: Annotated[str, typer.Option(metavar="B", help="A bucket that exists.")],
+    prefix: Annotated[str, typer.Option(metavar="P", help="The prefix of your FencedBucket.")] = "",
     endpoint: places.Endpoint = None,
     as_json: AsJson = False,
 ) -> None:
-    """Try out on a bucket whether it enforces the conditions that fenced objects rest on.
+    """Try out whether a bucket enforces conditions.
 
-    Takes some hundred small requests for keys under PREFIX.sinkfence-probe/, and deletes what it has made.
-    Credentials and region are found as boto3 finds them: AWS_ACCESS_KEY_ID, AWS_PROFILE and so on.
+    Fenced objects rest on conditional writes, which some S3 servers ignore. The doctor sends some hundred
+    small requests for keys under PREFIX.sinkfence-probe/, and deletes what it has made. Credentials and
+    region are found as boto3 finds them: AWS_ACCESS_KEY_ID, AWS_PROFILE and so on.
 
     \b
     Examples:
@@ -96,11 +104,11 @@ def http(
     *,
     path: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="A route below URL that is to be fenced, asked as well."),
+        typer.Option(metavar="PATH", help="A fenced route below URL, to be tried as well."),
     ] = None,
     method: Annotated[
-        str, typer.Option(metavar="METHOD", help="How PATH is asked: by default with a method that is safe.")
-    ] = METHOD,
+        str, typer.Option(metavar="METHOD", help="The method for PATH; the default changes nothing.")
+    ] = "PROPFIND",
     sign_key: KeyFile = None,
     kid: Annotated[
         str | None, typer.Option(metavar="ID", help="The key's id, as the service has it.")
@@ -114,21 +122,21 @@ def http(
         str | None,
         typer.Option(
             metavar="URL",
-            help="The lease store where the service looks up who is the newest owner, if it does.",
+            help="The lease store, if the service looks up the newest owner there (AuthorityLookup).",
         ),
     ] = None,
     header: Header = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send a deployed service stale and forged tokens, and expect it to refuse them. Harmless by itself.
+    """Send a service stale and forged tokens, and see it refuse them.
 
-    All requests are without a body, for a job of the doctor's own (sinkfence-doctor/probe), of which a mark
-    stays. They go to /.well-known/fencing-arm, which the door answers itself. With --path they go to that
-    route as well, once the door has turned away a first one there that carries no token: if nobody stands
-    before it, that one request reaches your handler, by a method (PROPFIND) that changes nothing.
+    Harmless: all requests are without a body, for a job of the doctor's own (sinkfence-doctor/probe), whose
+    mark stays at the service. They go to /.well-known/fencing-arm, which the door answers itself. With
+    --path they go to that route as well, but first goes one without a token. If no door turns that one
+    away, it reaches your handler, by a method (PROPFIND) that changes nothing, and it is the only one.
 
-    Without --sign-key the tokens are unsigned, as TrustedNetwork takes them. For AuthorityLookup give
-    --store: the doctor takes the job sinkfence-doctor/probe there, and releases it.
+    Without --sign-key the tokens are unsigned, for a service with TrustedNetwork. For one with
+    AuthorityLookup give --store: the doctor takes the job sinkfence-doctor/probe there, and releases it.
 
     \b
     Examples:
@@ -147,7 +155,7 @@ def http(
     service = where.web("the service's URL", url, login=True)
     sign = None if sign_key is None else signer(sign_key, kid, alg, issuer, audience)
     headers = sent(header or [])
-    place = where.Place(f"service {service}", (*service.secrets, *headers.values()))
+    place = Place(f"service {service}", (*service.secrets, *headers.values()))
     with reaching(place), requests.Session() as session:
         session.headers.update(headers)
         with lease(store) as bearer:
@@ -169,11 +177,14 @@ def sent(lines: list[str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def lease(store: str | None) -> Generator[Lease | None]:
+def lease(store: str | None) -> Generator["Lease | None"]:
     """Hold the doctor's own job, under a generation that has one below it; None where no store is named."""
     if store is None:
         yield None
         return
+    from sinkfence.leases import Leases
+    from sinkfence_http.doctor import JOB
+
     with lease_store(store) as (opened, _), Leases(opened, owner=who()) as leases:
         held = leases.acquire(JOB, ttl=VISIT)
         if held.generation == 1:
@@ -182,7 +193,7 @@ def lease(store: str | None) -> Generator[Lease | None]:
         yield held
 
 
-def signer(file: Path, kid: str | None, alg: str, issuer: str | None, audience: str | None) -> Any:
+def signer(file: Path, kid: str | None, alg: str, issuer: str | None, audience: str | None) -> "TokenSigner":
     """Return what signs tokens as the workers do."""
     names = {"--kid": kid, "--issuer": issuer, "--audience": audience}
     if lacking := [name for name, value in names.items() if not value]:

@@ -19,11 +19,11 @@ TERMINATED: Final = 143
 
 CODES: Final = """\b
 Exit codes, of every command:
-  0    fine
-  1    refused, not found, or not as it has to be: what, is said; or the answer was no
-  2    wrong usage; also a change that was not confirmed by --yes or at a terminal
-  3    something is missing, broken or out of reach: the message says what to do
-  130  Ctrl-C; 143 SIGTERM
+  0         fine
+  1         refused, not found, not as it should be, or answered no
+  2         wrong usage, or a change that nobody has confirmed
+  3         something is missing, broken or out of reach
+  130, 143  ended by Ctrl-C, by SIGTERM
 """
 
 

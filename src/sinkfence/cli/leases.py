@@ -1,17 +1,21 @@
 """`sinkfence leases`: who holds what, and what an operator may do about it."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Generator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from sinkfence.cli import places, where
-from sinkfence.cli.consent import ask, logged, say
+from sinkfence.cli import places
+from sinkfence.cli.consent import ask, logged
 from sinkfence.cli.exits import CODES, REFUSED
+from sinkfence.cli.masking import Place
 from sinkfence.cli.mistakes import Mistake
 from sinkfence.cli.output import put_list, put_one
 from sinkfence.cli.places import AsJson, Job, Prefix, Yes, lease_store
+from sinkfence.cli.streams import say
+from sinkfence.cli.where import connected
 from sinkfence.errors import Conflict
 from sinkfence.grants import Record
 from sinkfence.tokens import label, parse_generation
@@ -21,10 +25,6 @@ if TYPE_CHECKING:
 
 commands: Final = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=CODES)
 
-CHANGED: Final = (
-    "nothing was done: job {job!r} has another owner or state by now, or its lease goes on, so look again"
-)
-
 MANY: Final = 1_000_000
 """A step of the count from which a typing error is more likely than a need: `hold()` stops there, too."""
 
@@ -33,8 +33,9 @@ MANY: Final = 1_000_000
 def group() -> None:
     """See who holds what, take a lease away, mend a count.
 
-    A destination never asks whether a lease still holds: it refuses by the numbers it has seen. So nothing
-    here can let a stale owner write, and what is taken away goes on writing until the next owner arms.
+    A destination never asks whether a lease still holds: it refuses by the numbers that it has seen. So no
+    command here can let a stale owner write. And an owner whose lease you take away may go on writing until
+    the next owner arms.
 
     \b
     Examples:
@@ -46,10 +47,11 @@ def group() -> None:
 
 @commands.command("list", epilog=CODES)
 def list_(prefix: Prefix = "", store: places.Store = None, as_json: AsJson = False) -> None:
-    """List the jobs, in bytewise order of their ids.
+    """List the jobs, and who holds them.
 
-    A job is held, free, done (completed), or its lease has run out and nobody has taken the job since. Of
-    an owner the label is shown; the random bits behind it, by `show` and --json.
+    They come in bytewise order of their job_ids. A job is `held`, `free`, `done` (completed) or `run out`:
+    its lease is over, and nobody has taken the job since. The list has the labels of the owners; `show` and
+    --json have the random bits as well.
 
     \b
     Example:
@@ -74,7 +76,7 @@ def list_(prefix: Prefix = "", store: places.Store = None, as_json: AsJson = Fal
 def show(job: Job, store: places.Store = None, as_json: AsJson = False) -> None:
     """Show all that the store knows of one job.
 
-    The generation is to look at. Who writes under a number that was found here makes a stale owner look new.
+    Never write under a generation that you found here: a stale owner would look new by it.
 
     \b
     Example:
@@ -87,59 +89,50 @@ def show(job: Job, store: places.Store = None, as_json: AsJson = False) -> None:
 
 @commands.command(epilog=CODES)
 def release(job: Job, store: places.Store = None, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Take a lease away: another may take the job at once.
+    """Take a lease away, so that another worker may take the job.
 
-    For an owner that is known to be dead or frozen, where waiting for the end of its lease takes too long.
-    Only the lease that was shown is taken away: if another owner has the job by now, or a lease that was
-    shown as run out was renewed, nothing changes. The generation stays, and the next owner's is higher. The
-    old owner hears LeaseLost at its next renewal; until the next owner arms a destination, that one still
-    admits the old owner.
+    For an owner that is dead or frozen, where the end of its lease is too far away. If another owner has the
+    job by now, or a lease that was shown as run out was renewed, nothing changes. The next owner gets a
+    higher number. The old owner gets LeaseLost at its next renewal, and a destination admits its writes
+    until the next owner arms.
 
     \b
     Example:
       sinkfence leases release reports/latest --store sqlite:///leases.db
     """
-
-    def take(found: Record) -> Record:
-        return opened.reopen(job, seen=found)
-
     with lease_store(store) as (opened, place):
         record = existing(opened, job)
         if record.state == "done":
             raise Mistake(f"job {job!r} is completed, and nobody holds it: `reopen` runs it again", REFUSED)
         if record.owner is None:
             raise Mistake(f"nobody holds job {job!r}: any worker may take it", REFUSED)
-        what = (
-            f"{standing(record)}\nIts lease is taken away; the next owner gets a number above "
-            f"{record.generation}."
-        )
-        changed = change(opened, record, take, place=place, act="release", what=what, yes=yes)
+        what = f"Its lease is taken away; the next owner gets a number above {record.generation}."
+        what = f"{standing(record)}\n{what}"
+        with change(opened, record, place=place, act="release", what=what, yes=yes):
+            changed = opened.reopen(job, seen=record)
     put_one(fields(changed), as_json=as_json)
 
 
 @commands.command(epilog=CODES)
 def reopen(job: Job, store: places.Store = None, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Make a completed job one that can be run again. Its recorded result is dropped.
+    """Let a completed job run again.
 
-    The generation stays, and the next owner's is higher. Steps of the job whose name does not say which time
-    it is are taken for repetitions of those of the first run. If somebody holds the job, the lease is taken
-    away as by `release`.
+    Its recorded result is dropped. The next owner gets a higher number. A step whose name does not say which
+    time it is is taken for a repetition of the one in the first run. If somebody holds the job, the lease is
+    taken away as by `release`.
 
     \b
     Example:
       sinkfence leases reopen invoice-42 --store sqlite:///leases.db
     """
-
-    def free(found: Record) -> Record:
-        return opened.reopen(job, seen=found)
-
     with lease_store(store) as (opened, place):
         record = existing(opened, job)
         if record.state == "open" and record.owner is None:
             raise Mistake(f"job {job!r} is open and free already", REFUSED)
         dropped = "\nIts result is dropped." if record.result is not None else ""
         what = f"{standing(record)}\nIt is made open and free.{dropped}"
-        changed = change(opened, record, free, place=place, act="reopen", what=what, yes=yes)
+        with change(opened, record, place=place, act="reopen", what=what, yes=yes):
+            changed = opened.reopen(job, seen=record)
     put_one(fields(changed), as_json=as_json)
 
 
@@ -155,22 +148,19 @@ def raise_(
 ) -> None:
     """Raise a count that has gone back behind a mark.
 
-    For a lease store that has lost what it had issued: a restored backup, a promoted standby. The next
-    owner gets a number above N; if the count is there already, nothing is changed. A present lease
-    is taken away. A count never goes down again, by whatever means: a number that is far too high stays.
+    For a lease store that has forgotten numbers which it had issued: a backup was restored, or a standby
+    promoted. The next owner gets a number above N. A present lease is taken away. If the count is above N
+    already, nothing changes. No command lowers a count: a number that is far too high stays.
 
     \b
-    Examples, first where to find N:
-      sinkfence marks show reports/latest --postgres postgresql://ops@db.example/shop
-      sinkfence leases raise reports/latest --above 1234 --store sqlite:///leases.db
+    Examples, the first of which shows N:
+      sinkfence marks show reports/latest
+      sinkfence leases raise reports/latest --above 1234
     """
     try:
         n = parse_generation(above)
     except ValueError as error:
         raise Mistake(f"--above: {error}") from None
-
-    def lift(found: Record) -> Record:
-        return opened.raise_above(job, n, seen=found)
 
     with lease_store(store) as (opened, place):
         record = opened.get(places.job_id(job))
@@ -178,7 +168,7 @@ def raise_(
             say(f"Nothing to do: the next owner's number is above {n} already.")
             put_one(fields(record), as_json=as_json)
             return
-        before = record or Record(job, 0, "open", None, None, 0.0)
+        before = record or Record(job, 0, "open", None, None, None)
         what = f"{standing(record) if record else f'There is no job {job!r}: its record is made.'}\n"
         what += f"Its count goes from {before.generation} to {n}, and never back."
         if n - before.generation > MANY:
@@ -186,33 +176,31 @@ def raise_(
         if record is not None and record.state == "open" and record.owner is not None:
             what += " Its lease is taken away."
         act = f"raise above {n}"
-        changed = change(opened, before, lift, place=place, act=act, what=what, yes=yes)
+        with change(opened, before, place=place, act=act, what=what, yes=yes):
+            changed = opened.raise_above(job, n, seen=before)
     put_one(fields(changed), as_json=as_json)
 
 
+@contextlib.contextmanager
 def change(
-    opened: "SqlStore",
-    record: Record,
-    make: Callable[[Record], Record],
-    *,
-    place: where.Place,
-    act: str,
-    what: str,
-    yes: bool,
-) -> Record:
-    """Ask, and change the record if it is still the one that was shown; log who did that, and where."""
+    opened: "SqlStore", record: Record, *, place: Place, act: str, what: str, yes: bool
+) -> Generator[None]:
+    """Ask, and let the body change the record if it is still the one that was shown; log who, and where.
+
+    The body looks whether it is that one in the same statement: nobody may lose a lease that the operator has
+    not seen, and the answer may have taken minutes.
+    """
     # The store's own word: a URL's query and variables may lead elsewhere than it seems.
-    at = str(where.connected(opened, place))
+    at = str(connected(opened, place))
     ask(f"{at}\n{what}", yes=yes)
     try:
         with logged(f"{act} job {record.job_id!r}, generation {record.generation}", at):
-            # In one statement with the look whether it is that one: nobody may lose a lease that the
-            # operator has not seen, and the answer may have taken minutes.
-            return make(record)
+            yield
     except Conflict as error:
         if getattr(error, "earlier_attempt_unknown", False):
             raise
-        raise Mistake(CHANGED.format(job=record.job_id), REFUSED) from None
+        says = f"job {record.job_id!r} has another owner or state by now, or its lease goes on, so look again"
+        raise Mistake(f"nothing was done: {says}", REFUSED) from None
 
 
 def existing(opened: "SqlStore", job: str) -> Record:

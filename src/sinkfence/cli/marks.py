@@ -20,19 +20,26 @@ commands: Final = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilo
 
 @commands.callback()
 def group() -> None:
-    """See which generation a destination has seen of a job.
+    """See the newest generation that a destination has seen.
 
-    Marks are to look at: who writes under a number that was found here makes a stale owner look new. They
-    are never lowered or deleted.
+    A destination keeps one mark for each job: the highest generation that it has seen, and its owner.
+    Marks are never lowered or deleted. Never write under a number that you found here: a stale owner would
+    look new by it.
+
+    \b
+    Examples:
+      export SINKFENCE_POSTGRES=postgresql://ops@db.example/shop
+      sinkfence marks list reports/
+      sinkfence marks show reports/latest
     """
 
 
 @commands.command("list", epilog=CODES)
 def list_(prefix: Prefix = "", postgres: places.Dsn = None, as_json: AsJson = False) -> None:
-    """List a database's marks, in bytewise order of the jobs' ids.
+    """List the marks of a PostgreSQL database.
 
-    Takes a superuser, or a role with GRANT SELECT ON sinkfence.mark. Of an owner the label is shown; the
-    random bits behind it, by `show` and --json.
+    They come in bytewise order of the job_ids. You need a superuser, or a role that was granted SELECT ON
+    sinkfence.mark. The list has the labels of the owners; `show` and --json have the random bits as well.
 
     \b
     Example:
@@ -55,7 +62,7 @@ def list_(prefix: Prefix = "", postgres: places.Dsn = None, as_json: AsJson = Fa
 def show(
     name: Annotated[
         str,
-        typer.Argument(metavar="JOB", help="The job_id, whole; with --bucket the name of an object."),
+        typer.Argument(metavar="JOB", help="The whole job_id; with --bucket the name of an object."),
     ],
     *,
     postgres: places.Dsn = None,
@@ -66,17 +73,17 @@ def show(
     endpoint: places.Endpoint = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the mark of one job in a database, or that of one object in a bucket.
+    """Show the mark of one job, or of one object in S3.
 
-    An object that was armed, and never written or deleted since, has a mark that only a write finds out.
+    Of an object it shows as well what is known of the content, unless it was only armed or was deleted.
 
     \b
     Examples:
-      sinkfence marks show reports/latest --postgres postgresql://ops@db.example/shop
+      sinkfence marks show invoice-42 --postgres postgresql://ops@db.example/shop
       sinkfence marks show totals.csv --bucket reports --prefix monthly/
     """
     if bucket is not None:
-        put_one(stat(name, bucket, prefix, endpoint), as_json=as_json)
+        put_one(of_object(name, bucket, prefix, endpoint), as_json=as_json)
         return
     found = [each for each in read(postgres, places.job_id(name)) if each.job_id == name]
     if not found:
@@ -92,16 +99,17 @@ def read(dsn: str | None, prefix: str) -> "list[JobMark]":
         return marks(connection, prefix)
 
 
-def stat(name: str, bucket: str, prefix: str, endpoint: str | None) -> dict[str, Any]:
+def of_object(name: str, bucket: str, prefix: str, endpoint: str | None) -> dict[str, Any]:
     """Return what is known of an object."""
     need(["boto3"], "s3")
     with places.bucket(bucket, endpoint) as client:
         from sinkfence_s3 import FencedBucket
 
-        found = FencedBucket(client, bucket, prefix=prefix).object(name).stat()
-    if found is None:
-        raise Mistake(f"there is no content of {prefix + name!r} in bucket {bucket!r}", REFUSED)
-    return asdict(found)
+        found = FencedBucket(client, bucket, prefix=prefix).object(name)
+        known = found.stat() or found.mark()
+    if known is None:
+        raise Mistake(f"nobody has armed or put {prefix + name!r} in bucket {bucket!r}", REFUSED)
+    return asdict(known)
 
 
 def fields(mark: "JobMark") -> dict[str, Any]:

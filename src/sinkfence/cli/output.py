@@ -2,20 +2,21 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import asdict
+from typing import Any, Final
 
 import rich.console
 import rich.table
 import rich.text
 
-from sinkfence.cli.mistakes import printable
+from sinkfence.cli.streams import printable
 from sinkfence.findings import Report
 from sinkfence.findings import printable as one_line
 
 Shown = Mapping[str, str]
 """One line of a table: its columns' names, and what stands there."""
 
-_STYLES: Mapping[str, str] = {"ok": "green", "note": "cyan", "weak": "yellow", "broken": "bold red"}
+_STYLES: Final = {"ok": "green", "note": "cyan", "weak": "yellow", "broken": "bold red"}
 
 
 def put(text: str) -> None:
@@ -60,10 +61,7 @@ def put_one(item: Mapping[str, Any], *, as_json: bool) -> None:
 def put_report(report: Report, *, as_json: bool) -> None:
     """Print what a doctor has found."""
     if as_json:
-        findings = [
-            {"name": each.name, "grade": each.grade, "says": each.says, "advice": each.advice}
-            for each in report.findings
-        ]
+        findings = [asdict(each) for each in report.findings]
         put_json({"where": report.where, "fenced": report.fenced, "findings": findings})
         return
     console = rich.console.Console(highlight=False)

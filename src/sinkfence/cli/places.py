@@ -9,7 +9,8 @@ import typer
 
 from sinkfence.cli import where
 from sinkfence.cli.exits import MISSING, need
-from sinkfence.cli.mistakes import Mistake, reaching
+from sinkfence.cli.masking import Place, reaching
+from sinkfence.cli.mistakes import Mistake
 from sinkfence.errors import SchemaMismatch
 from sinkfence.tokens import check_job_id
 
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
     from sinkfence_s3.store import S3Client
 
 _STORE_HELP: Final = (
-    "The lease store: postgresql+psycopg://USER@HOST/DATABASE or sqlite:///FILE. Others on this host see "
-    "what stands on a command line: a password is better kept in the variable, or in ~/.pgpass."
+    "The lease store: postgresql+psycopg://USER@HOST/DATABASE or sqlite:///FILE. Keep a password in the "
+    "variable or in ~/.pgpass: everybody on this host can see a command line."
 )
 _DSN_HELP: Final = (
-    "The database, as for psql: postgresql://USER@HOST/DATABASE. A password is better kept in the variable, "
-    "in PGPASSWORD or in ~/.pgpass."
+    "The database, as for psql: postgresql://USER@HOST/DATABASE. Keep a password in the variable, in "
+    "PGPASSWORD or in ~/.pgpass."
 )
 
 Store = Annotated[
@@ -39,13 +40,16 @@ DsnArgument = Annotated[
     typer.Argument(envvar="SINKFENCE_POSTGRES", metavar="DSN", help=_DSN_HELP, show_default=False),
 ]
 Prefix = Annotated[
-    str, typer.Argument(metavar="[PREFIX]", help="Only jobs whose id begins so.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="[PREFIX]", help="Only the jobs whose job_id begins with this.", show_default=False
+    ),
 ]
-Job = Annotated[str, typer.Argument(metavar="JOB", help="The job_id, whole.", show_default=False)]
+Job = Annotated[str, typer.Argument(metavar="JOB", help="The whole job_id.", show_default=False)]
 Endpoint = Annotated[
     str | None,
     typer.Option(
-        "--endpoint", metavar="URL", help="Of a store that is not Amazon's; else as boto3 finds it."
+        "--endpoint", metavar="URL", help="The S3 server, if it is not Amazon's; else as boto3 finds it."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -53,7 +57,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking, for scri
 
 
 @contextlib.contextmanager
-def lease_store(url: str | None) -> Generator["tuple[SqlStore, where.Place]"]:
+def lease_store(url: str | None) -> Generator["tuple[SqlStore, Place]"]:
     """Open a lease store, and say of what goes wrong there what to do."""
     if not url:
         raise Mistake("which lease store? Give --store URL, or set SINKFENCE_STORE")
@@ -63,7 +67,8 @@ def lease_store(url: str | None) -> Generator["tuple[SqlStore, where.Place]"]:
     else:
         need(["sqlalchemy", "psycopg"], "postgres")
     place = where.lease_store(url)
-    if where.absent(place):
+    # SQLite would make it: a store without leases.
+    if place.file is not None and not place.file.is_file():
         raise Mistake(f"{place}: there is no such file", MISSING)
     with reaching(place):
         from sinkfence.stores.sql import SqlStore
@@ -73,10 +78,8 @@ def lease_store(url: str | None) -> Generator["tuple[SqlStore, where.Place]"]:
             yield store, place
         except SchemaMismatch as error:
             dialect = " --dialect sqlite" if sqlite else ""
-            raise Mistake(
-                f"{place}: {error} (`sinkfence schema leases{dialect}` prints it as SQL)",
-                MISSING,
-            ) from None
+            printed = f"`sinkfence schema leases{dialect}` prints it as SQL"
+            raise Mistake(f"{place}: {error} ({printed})", MISSING) from None
         finally:
             store.close()
 
@@ -105,7 +108,7 @@ def bucket(name: str, endpoint: str | None) -> Generator["S3Client"]:
     """Make a client of S3, and make sure that a bucket can be reached at all."""
     need(["boto3"], "s3")
     at = f" at {where.web('--endpoint', endpoint, login=False)}" if endpoint else ""
-    with reaching(where.Place(f"bucket {name!r}{at}")):
+    with reaching(Place(f"bucket {name!r}{at}")):
         import boto3
         from botocore.config import Config
         from botocore.exceptions import ClientError

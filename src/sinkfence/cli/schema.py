@@ -19,19 +19,24 @@ class Dialect(StrEnum):
 
 @commands.callback()
 def group() -> None:
-    """Print what has to be installed, as SQL.
+    """Print the SQL that has to be installed.
 
-    For those who run it by hand or through other tools. Programs call sinkfence_postgres.install(conn)
-    and SqlStore(...).create_schema(), which do the same.
+    For installing by hand, or by a tool for migrations. A program calls sinkfence_postgres.install(conn)
+    and SqlStore(...).create_schema() instead, which do the same.
+
+    \b
+    Examples:
+      sinkfence schema postgres | psql -v ON_ERROR_STOP=1 shop
+      sinkfence schema leases | psql -v ON_ERROR_STOP=1 shop
     """
 
 
 @commands.command(epilog=CODES)
 def postgres() -> None:
-    """Print the SQL that makes a PostgreSQL database refuse a stale owner, as `install(conn)` runs it.
+    """Print the SQL by which PostgreSQL checks tokens.
 
-    One statement, to be run by a superuser or a role that may create roles and schemas. To run it again
-    is harmless, and upgrades.
+    It is what `install(conn)` runs: one statement, for a superuser or a role that may create roles and
+    schemas. To run it again is harmless, and upgrades.
 
     \b
     Example:
@@ -44,12 +49,15 @@ def postgres() -> None:
 
 @commands.command(epilog=CODES)
 def leases(
-    dialect: Annotated[Dialect, typer.Option(help="The database that it is for.")] = Dialect.POSTGRESQL,
+    dialect: Annotated[
+        Dialect, typer.Option(help="The database that keeps the leases.")
+    ] = Dialect.POSTGRESQL,
 ) -> None:
-    """Print the SQL that makes the tables of a lease store, as `SqlStore(...).create_schema()` does.
+    """Print the SQL for the tables of a lease store.
 
-    The tables belong to whoever runs it. Workers of another role need SELECT, INSERT and UPDATE on
-    sinkfence_lease, and SELECT on sinkfence_schema. To run it again is harmless.
+    It is what `SqlStore(...).create_schema()` does. The tables belong to the role that runs it. Another role
+    whose workers take leases needs SELECT, INSERT and UPDATE on sinkfence_lease, and SELECT on
+    sinkfence_schema. To run it again is harmless.
 
     \b
     Examples:

@@ -1,45 +1,21 @@
-"""Where a command is pointed at, as what connects has read it, and what must not be told of that."""
+"""Where a command is pointed at, as the libraries that connect read it."""
 
-import contextlib
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, quote_plus, urlsplit
+from urllib.parse import urlsplit
 
-from sinkfence.cli.mistakes import Mistake
+from sinkfence.cli.masking import Place
+from sinkfence.cli.mistakes import NO_DSN, NO_URL, Mistake
 
 if TYPE_CHECKING:
     from sinkfence.stores.sql import SqlStore
 
-NO_URL: Final = "that is no database URL: postgresql+psycopg://USER@HOST:5432/DATABASE or sqlite:///FILE"
-NO_DSN: Final = "that is no connection string: postgresql://USER@HOST:5432/DATABASE"
 _ENCODE: Final = (
     "that URL can't be read: in a user name or password write %40 for @, %3A for :, %2F for /, %3F for ?, "
     "%23 for #"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What may be said of it, and the secrets that lead there."""
-
-    says: str
-    secrets: tuple[str, ...] = ()
-    file: str | None = None
-    """That of an SQLite database."""
-    host: str = ""
-
-    def masked(self, text: str) -> str:
-        """Return a text without the secrets, in whichever way it has them written."""
-        for form in sorted({form for each in self.secrets for form in _forms(each)}, key=len, reverse=True):
-            text = text.replace(form, "***")
-        return text
-
-    def __str__(self) -> str:
-        return self.masked(self.says)
 
 
 def lease_store(url: str) -> Place:
@@ -54,28 +30,23 @@ def lease_store(url: str) -> Place:
     try:
         read = sa.make_url(url)
         backend = read.get_backend_name()
-        known = backend in {"sqlite", "postgresql"}
+        dialect = read.get_dialect()() if backend in {"sqlite", "postgresql"} else None
+    except ImportError:
+        return Place("lease store", _written(url))  # the store says what to install
     except (ValueError, SQLAlchemyError):  # of which part is wrong nothing is told: it may be a password
         raise Mistake(NO_URL) from None
-    try:
-        dialect = read.get_dialect()() if known else None
-    except (ValueError, SQLAlchemyError):
-        raise Mistake(NO_URL) from None
-    except ImportError:
-        dialect, backend = None, ""  # the store says what to install
     hidden = (*_written(url), read.password, *_values(read.query))
     # What stands before the first @ is a login, so a second one would be the end of a password.
     login = read.username is not None or read.password is not None
-    if (
-        "@" in f"{read.host}"
-        or (backend != "sqlite" and "@" in f"{read.database}")
-        or (login and url.count("@") > 1)
-    ):
+    in_name = backend != "sqlite" and "@" in f"{read.database}"
+    if "@" in f"{read.host}" or in_name or (login and url.count("@") > 1):
         raise Mistake(_ENCODE)
     if dialect is None:
-        return _place("lease store", hidden)
+        return Place("lease store", hidden)
     if backend == "sqlite":
-        return _place(f"lease store: SQLite file {read.database!r}", hidden, file=read.database or "")
+        name = read.database or ""
+        in_memory = not name or name == ":memory:" or name.startswith("file:")
+        return Place(f"lease store: SQLite file {name!r}", hidden, None if in_memory else Path(name))
     _, given = dialect.create_connect_args(read)
     return postgres("lease store", {name: f"{value}" for name, value in given.items()}, hidden)
 
@@ -112,16 +83,16 @@ def postgres(what: str, given: Mapping[str, str], hidden: tuple[str | None, ...]
         raise Mistake(_ENCODE)
     hidden = (*hidden, *(value for key, value in found.items() if key in secret))
     if service := given.get("service"):
-        return _place(f"{what}: service {service!r}", hidden, host=f"service {service}")
+        return Place(f"{what}: service {service!r}", hidden, host=f"service {service}")
     at = f"{host or 'a local socket'}:{port}"
-    return _place(told(what, name or user, at, user), hidden, host=at)
+    return Place(named(what, name or user, at, user), hidden, host=at)
 
 
 def connected(store: "SqlStore", place: Place) -> Place:
     """Return what a lease store turned out to be, by the word of its database."""
     from sinkfence.stores.sql.dialects import Query
 
-    if place.file is not None:
+    if not place.host:
         return place
     # By text: an address is another type for each driver.
     sql = "SELECT current_database(), current_user, host(inet_server_addr()), inet_server_port()"
@@ -129,10 +100,10 @@ def connected(store: "SqlStore", place: Place) -> Place:
     at = place.host
     if address and at != f"{address}:{port}":
         at += f" ({address}:{port})"  # of a name, of the list of hosts, behind a pooler: which one it is
-    return Place(told("lease store", name, at, user), place.secrets)
+    return Place(named("lease store", name, at, user), place.secrets)
 
 
-def told(what: str, name: str, at: str, user: str) -> str:
+def named(what: str, name: str, at: str, user: str) -> str:
     """Name a database."""
     return f"{what}: database {name!r} at {at}, as {user!r}"
 
@@ -156,13 +127,9 @@ def web(what: str, url: str, *, login: bool) -> Place:
         raise Mistake(_ENCODE)
     if "?" in url or "#" in url:
         raise Mistake(f"{what} has no ? and no #: paths are put to its end")
-    named = f"[{host}]" if ":" in host else host
-    says = f"{parts.scheme}://{named}" + (f":{port}" if port else "")
-    return _place(says, (*_written(url), parts.username and parts.password))
-
-
-def _place(says: str, hidden: tuple[str | None, ...], *, file: str | None = None, host: str = "") -> Place:
-    return Place(says, tuple(each for each in hidden if each), file, host)
+    at = f"[{host}]" if ":" in host else host
+    at += f":{port}" if port else ""
+    return Place(f"{parts.scheme}://{at}", (*_written(url), parts.username and parts.password))
 
 
 def _values(query: Mapping[str, Any]) -> list[str]:
@@ -173,23 +140,4 @@ def _values(query: Mapping[str, Any]) -> list[str]:
 def _written(url: str) -> tuple[str, ...]:
     """Return what may be a password as it was written, which is more than what was meant by it."""
     login = url.partition("://")[2].rpartition("@")[0].partition(":")[2]
-    return (*([login] if login else []), *re.findall(r"(?i)(?:password|secret)\s*=\s*'?([^\s'&]+)", url))
-
-
-def _forms(secret: str) -> set[str]:
-    with_slashes = secret.replace("\\", "\\\\").replace("'", "\\'")
-    forms = {secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], ascii(secret)[1:-1], with_slashes}
-    with contextlib.suppress(UnicodeEncodeError):  # half surrogates, of an argument that is no text
-        forms |= {quote(secret), quote(secret, safe=""), quote_plus(secret)}
-    return forms
-
-
-def absent(place: Place) -> bool:
-    """Whether a file is named that isn't there. SQLite would make it, and a store without leases."""
-    name = place.file
-    return (
-        bool(name)
-        and name != ":memory:"
-        and not f"{name}".startswith("file:")
-        and not Path(f"{name}").is_file()
-    )
+    return (login, *re.findall(r"(?i)(?:password|secret)\s*=\s*'?([^\s'&]+)", url))
