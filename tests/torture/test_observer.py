@@ -14,7 +14,8 @@ from botocore.exceptions import HTTPClientError
 
 from sinkfence.tokens import Token
 from sinkfence_trials.history import History, read
-from sinkfence_trials.torture.destinations import Documents, Write
+from sinkfence_trials.torture.destinations import Write
+from sinkfence_trials.torture.documents import Documents
 from sinkfence_trials.torture.observer import Observer
 from sinkfence_trials.torture.places import Bucket
 from sinkfence_trials.torture.proxy import FaultProxy

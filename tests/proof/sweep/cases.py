@@ -13,8 +13,9 @@ from typing import Literal, Protocol
 
 from sinkfence.tokens import Token
 from sinkfence_trials.checker import Violation, check
-from sinkfence_trials.torture.proxy import FaultProxy, Stop
-from sinkfence_trials.torture.proxy import Place as Message
+from sinkfence_trials.torture.proxy import FaultProxy
+from sinkfence_trials.torture.stops import Place as Message
+from sinkfence_trials.torture.stops import Stop
 from sweep.diary import Diary, Effect
 
 PATIENCE = 60

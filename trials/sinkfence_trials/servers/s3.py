@@ -41,18 +41,25 @@ class S3Server:
 
     def client(self, **config: Any) -> S3Client:
         """Return a client of its own (boto3), with settings of botocore.config.Config if some are given."""
-        import boto3
-        from botocore.config import Config
+        return client(self.endpoint, self.access_key, self.secret_key, self.region, **config)
 
-        settings = Config(s3={"addressing_style": "path"}, proxies={}).merge(Config(**config))
-        return boto3.client(  # pyright: ignore[reportUnknownMemberType] - stubs of its other services
-            "s3",
-            endpoint_url=self.endpoint,
-            aws_access_key_id=self.access_key,
-            aws_secret_access_key=self.secret_key,
-            region_name=self.region,
-            config=settings,
-        )
+
+def client(
+    endpoint: str, access_key: str | None, secret_key: str | None, region: str | None, **config: Any
+) -> S3Client:
+    """Return a client (boto3) that goes to one host, whatever the bucket, and by way of no proxy."""
+    import boto3
+    from botocore.config import Config
+
+    settings = Config(s3={"addressing_style": "path"}, proxies={}).merge(Config(**config))
+    return boto3.client(  # pyright: ignore[reportUnknownMemberType] - stubs of its other services
+        "s3",
+        endpoint_url=endpoint,
+        aws_access_key_id=access_key,
+        aws_secret_access_key=secret_key,
+        region_name=region,
+        config=settings,
+    )
 
 
 class Weed:

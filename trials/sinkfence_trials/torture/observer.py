@@ -90,7 +90,8 @@ class Observer:
 def acknowledged(events: Iterable[Event]) -> list[Event]:
     """What a service that nobody looks into has done as far as its answers say, as effects.
 
-    Each at the instant at which it was sent: no later than it was applied, wherever that was.
+    Each at the instant at which it was sent: no later than it was applied, wherever that was. What was sent
+    before these events begin is left out.
     """
     sent: dict[str, Event] = {}
     found: dict[str, Event] = {}
@@ -99,7 +100,7 @@ def acknowledged(events: Iterable[Event]) -> list[Event]:
             this = event.value["id"]
             if event.type == "invoke":
                 sent[this] = event
-            elif event.type == "ok":
+            elif event.type == "ok" and this in sent:
                 value = {name: event.value[name] for name in ("sink", "owner", "id")}
                 found[this] = Event(
                     sent[this].t, "observer", "effect", "ok", event.job, event.generation, None, value

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 
 from sinkfence_trials.servers.cluster import Cluster
 from sinkfence_trials.servers.postgres import postgres
-from sinkfence_trials.servers.s3 import S3Server, Weed, weed
+from sinkfence_trials.servers.s3 import S3Server, Weed, client, weed
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -34,18 +34,7 @@ class Bucket:
 
     def client(self, **config: Any) -> S3Client:
         """Return a client of its own (boto3), with settings of botocore.config.Config if some are given."""
-        import boto3
-        from botocore.config import Config
-
-        style = Config(s3={"addressing_style": "path"})  # one host, which the proxies stand before
-        return boto3.client(  # pyright: ignore[reportUnknownMemberType] - stubs of its other services
-            "s3",
-            endpoint_url=self.endpoint,
-            aws_access_key_id=self.access_key,
-            aws_secret_access_key=self.secret_key,
-            region_name=self.region,
-            config=style.merge(Config(proxies={}, **config)),
-        )
+        return client(self.endpoint, self.access_key, self.secret_key, self.region, **config)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import psycopg
 from sinkfence.errors import NotEnforced
 from sinkfence_s3.probe import probe
 from sinkfence_trials.checker import check
-from sinkfence_trials.history import now, read
+from sinkfence_trials.history import Event, now, read
 from sinkfence_trials.servers.supervised import ServerError
 from sinkfence_trials.torture.cast import Cast
 from sinkfence_trials.torture.destinations import SINKS
@@ -99,7 +99,7 @@ class Trial:
             if not self.sabotage:
                 with self.run.history("nemesis") as diary:
                     diary.add("heal", "ok", "")
-                self.await_progress(tail, sometimes)
+                self.await_progress(tail)
             cast.end()
             self.await_quiet()
             observer.stop()
@@ -199,19 +199,18 @@ class Trial:
         caught_by = SABOTAGES[self.sabotage or ""].caught_by
         return any(violation.invariant == caught_by for violation in violations)
 
-    def await_progress(self, tail: Tail, sometimes: Sometimes) -> None:
+    def await_progress(self, tail: Tail) -> None:
         """Wait until each job has had an effect at each destination; the checker misses what has not come."""
         healed, end = now(), time.monotonic() + HEALING
         lacking = {(job, sink) for job in self.jobs for sink in SINKS}
+        since: list[Event] = []
         while lacking and time.monotonic() < end:
             time.sleep(0.2)
-            sometimes.see(tail.new())
-            history = list(read(self.run.histories()))
-            if self.run.places.service:
-                history += acknowledged(history)
+            since += tail.new()
+            told = acknowledged(since) if self.run.places.service else []
             lacking -= {
                 (event.job, event.value["sink"])
-                for event in history
+                for event in [*since, *told]
                 if event.f == "effect" and event.t >= healed
             }
 

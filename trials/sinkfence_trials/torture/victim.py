@@ -12,7 +12,8 @@ import psycopg
 from sinkfence_trials.torture.clocks import environment, jump
 from sinkfence_trials.torture.destinations import WRITES
 from sinkfence_trials.torture.nursery import Nursery, Nursling
-from sinkfence_trials.torture.proxy import FaultProxy, Stop
+from sinkfence_trials.torture.proxy import FaultProxy
+from sinkfence_trials.torture.stops import Stop
 
 WAIT: Final = 5.0
 """Seconds that a fault waits for a job to be held, or for a message to hold."""

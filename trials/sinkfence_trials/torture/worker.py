@@ -24,17 +24,10 @@ from sinkfence_trials.demo import child
 from sinkfence_trials.history import History
 from sinkfence_trials.torture import sabotage
 from sinkfence_trials.torture.asking import NOT_DONE, outcome, told
-from sinkfence_trials.torture.destinations import (
-    SETTINGS,
-    Destination,
-    Documents,
-    ForeignService,
-    Ledger,
-    Seen,
-    Service,
-    Write,
-    detoured,
-)
+from sinkfence_trials.torture.caller import Caller, ForeignCaller
+from sinkfence_trials.torture.destinations import Destination, Seen, Write, detoured
+from sinkfence_trials.torture.documents import Documents
+from sinkfence_trials.torture.ledger import SETTINGS, Ledger
 from sinkfence_trials.torture.places import Bucket
 
 ATTEMPTS: Final = 3
@@ -58,7 +51,7 @@ class Worker:
         store = SqlStore(detoured(brief["postgres"], detours["store"], brief["run"]), floor=brief["floor"])
         self.leases: Leases = Leases(self.saboteur.store(store), ttl=self.ttl, owner=brief["name"])
         bucket = Bucket(**brief["bucket"])
-        service = (ForeignService if brief["foreign"] else Service)(brief["service"])
+        service = (ForeignCaller if brief["foreign"] else Caller)(brief["service"])
         sinks: dict[str, Destination] = {
             "postgres": Ledger(detoured(brief["postgres"], detours["postgres"], brief["run"]), SETTINGS),
             "s3": Documents(bucket),
@@ -143,13 +136,13 @@ class Worker:
 
     def name_of(self, token: Token, sink: Destination, seen: Seen) -> str:
         """Name the next step: for all owners the same, where they can see how far it went."""
-        if isinstance(sink, ForeignService):
+        if isinstance(sink, ForeignCaller):
             return f"step {token.generation}.{self.written}"
         return self.saboteur.name(f"step {seen.count + 1}")
 
     def write(self, token: Token, name: str, sink: Destination, write: Write) -> None:
         """Make one attempt."""
-        base = {} if isinstance(sink, ForeignService) else {"base": write.base.last}
+        base = {} if isinstance(sink, ForeignCaller) else {"base": write.base.last}
         key = token.key(write.step)
         with self.told_of("write", token.job_id, token, key, sink=name, id=write.id, **base):
             sink.write(token, write)

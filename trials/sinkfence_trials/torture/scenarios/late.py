@@ -7,11 +7,12 @@ from dataclasses import asdict, replace
 from typing import Final, Literal
 
 from sinkfence_trials.demo.process import PATIENCE
-from sinkfence_trials.torture.proxy import FaultProxy, Stop
+from sinkfence_trials.torture.proxy import FaultProxy
 from sinkfence_trials.torture.run import NotRun
 from sinkfence_trials.torture.scenarios.actor import Actor
 from sinkfence_trials.torture.scenarios.network import address, by_way_of, hold_next, was_answered
 from sinkfence_trials.torture.scenarios.scene import Scene, took_place
+from sinkfence_trials.torture.stops import Stop
 
 OPEN: Final = """
     SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = %s AND state = 'idle in transaction'"""

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from sinkfence_trials.torture.links import Direction
-from sinkfence_trials.torture.proxy import FaultProxy, Place, Stop
+from sinkfence_trials.torture.proxy import FaultProxy
+from sinkfence_trials.torture.stops import Place, Stop
 
 
 def by_way_of(dsn: str, network: FaultProxy) -> str:

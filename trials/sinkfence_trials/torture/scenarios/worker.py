@@ -17,7 +17,10 @@ from sinkfence.errors import LeaseHeld
 from sinkfence.stores.sql import SqlStore
 from sinkfence_trials.history import History, Type
 from sinkfence_trials.torture.asking import outcome, told
-from sinkfence_trials.torture.destinations import Destination, Documents, Ledger, Service, Write, named
+from sinkfence_trials.torture.caller import Caller
+from sinkfence_trials.torture.destinations import Destination, Write, named
+from sinkfence_trials.torture.documents import Documents
+from sinkfence_trials.torture.ledger import Ledger
 from sinkfence_trials.torture.places import Bucket
 from sinkfence_trials.torture.scenarios.orders import Order, obey, orders
 from sinkfence_trials.torture.scenarios.plights import PLIGHTS
@@ -35,7 +38,7 @@ def destination(brief: Order) -> Destination:
     if brief["to"] == "s3":
         return Documents(Bucket(**brief["bucket"]), TIMEOUT, fenced=fenced)
     if brief["to"] == "http":
-        return Service(brief["service"], TIMEOUT, fenced=fenced)
+        return Caller(brief["service"], TIMEOUT, fenced=fenced)
     return Ledger(named(brief["ledger"], brief["name"]), fenced=fenced)
 
 
