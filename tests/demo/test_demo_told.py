@@ -16,9 +16,21 @@ REFUSALS = (
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
 
-def test_each_late_effect_is_refused_by_its_destination(sinkfence, scratch):
-    """With the checks on, the four late effects are refused where they arrive, and the demo exits 0."""
-    demo = sinkfence("demo")
+def drawn(page):
+    """What is in the wide picture: effects of B, refusals of A, and lines from what broke a rule."""
+    wide = page.partition('<svg class="timeline wide"')[2].partition("</svg>")[0]
+    titles = re.findall("<title>(.*?)</title>", wide)
+    return (
+        sum("worker B, generation 8" in title and "took effect" in title for title in titles),
+        sum("worker A, generation 7" in title and "refused" in title for title in titles),
+        wide.count('class="wrong '),
+    )
+
+
+def test_each_late_effect_is_refused_by_its_destination(sinkfence, scratch, tmp_path):
+    """With the checks on, the four late effects are refused where they arrive, and drawn; it exits 0."""
+    page = tmp_path / "story.html"
+    demo = sinkfence("demo", "--timeline", str(page))
     told, complaints = demo.communicate()
     assert (demo.returncode, complaints) == (0, ""), told
     for refusal in REFUSALS:
@@ -27,12 +39,18 @@ def test_each_late_effect_is_refused_by_its_destination(sinkfence, scratch):
     assert "FAIL" not in told
     assert "ACCEPTED" in told
     assert not CONTROL.search(told), "in a pipe it is plain text"
+    assert [line for line in told.splitlines() if len(line) > 80 and str(page) not in line] == []
+    assert told.endswith(f"The timeline: {page}\n")
+    text = page.read_text(encoding="utf-8")
+    assert drawn(text) == (3, 4, 0)
+    assert "No rule was broken." in text
     assert list(scratch.iterdir()) == []
 
 
-def test_without_the_checks_each_late_effect_does_its_damage(sinkfence, scratch):
-    """With the checks off, the four late effects are accepted, the damage is shown, and the demo exits 0."""
-    demo = sinkfence("demo", "--unfenced")
+def test_without_the_checks_each_late_effect_does_its_damage(sinkfence, scratch, tmp_path):
+    """With the checks off, the four late effects are accepted, the damage is shown, and drawn; it exits 0."""
+    page = tmp_path / "story.html"
+    demo = sinkfence("demo", "--unfenced", "--timeline", str(page))
     told, complaints = demo.communicate()
     assert (demo.returncode, complaints) == (0, ""), told
     assert "REFUSED" not in told
@@ -41,29 +59,11 @@ def test_without_the_checks_each_late_effect_does_its_damage(sinkfence, scratch)
     assert re.search(r"object +3 h at the old rate: 270$", told, re.MULTILINE)
     assert re.search(r"charges +270 by worker A, 300 by worker B$", told, re.MULTILINE)
     assert re.search(r'record +done, generation 8, \{"total": 270\}$', told, re.MULTILINE)
-    assert list(scratch.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("mode", "marks"), [([], (3, 4, 0)), (["--unfenced"], (3, 0, 4))], ids=["fenced", "unfenced"]
-)
-def test_it_is_drawn(sinkfence, tmp_path, mode, marks):
-    """The page has each effect of B, and of A each late one: refused, or breaking a rule."""
-    page = tmp_path / "story.html"
-    demo = sinkfence("demo", *mode, "--timeline", str(page))
-    told, complaints = demo.communicate()
-    assert (demo.returncode, complaints) == (0, ""), told
-    assert told.endswith(f"The timeline: {page}\n")
+    assert [line for line in told.splitlines() if len(line) > 80 and str(page) not in line] == []
     text = page.read_text(encoding="utf-8")
-    wide = text.partition('<svg class="timeline wide"')[2].partition("</svg>")[0]
-    titles = re.findall("<title>(.*?)</title>", wide)
-    found = (
-        sum("worker B, generation 8" in title and "took effect" in title for title in titles),
-        sum("worker A, generation 7" in title and "refused" in title for title in titles),
-        wide.count('class="wrong '),
-    )
-    assert found == marks, titles
-    assert ("No rule was broken." in text) is not bool(mode)
+    assert drawn(text) == (3, 0, 4)
+    assert "Rules were broken" in text
+    assert list(scratch.iterdir()) == []
 
 
 def test_a_timeline_that_cannot_be_written_is_a_wrong_usage(sinkfence, tmp_path):

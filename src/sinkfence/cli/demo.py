@@ -35,14 +35,14 @@ def demo(
     With exit code 0 all was as it has to be: each late effect refused by its destination, and B's work
     untouched; with --unfenced, the damage done. With 1 it was not, and what differs is listed.
     """
+    if timeline is not None and not timeline.parent.is_dir():
+        raise typer.BadParameter(f"{timeline.parent} is no folder", param_hint="--timeline")
     need(NEEDS, "demo")
     import rich.console
 
     from sinkfence_trials.demo.record import Record
     from sinkfence_trials.demo.show import draw, show
 
-    if timeline is not None and not timeline.parent.is_dir():
-        raise typer.BadParameter(f"{timeline.parent} is no folder", param_hint="--timeline")
     record = Record()
     code = show(rich.console.Console(highlight=False), fenced=not unfenced, record=record)
     if timeline is not None and record.events:
