@@ -11,7 +11,8 @@ process: it does one thing at a time), `f` what, and `type` how far it got: `inv
   `lossy` where that lacks something that was acknowledged.
 - `arm`: the token's generation, `owner`.
 - `write`: the token's generation, the step's key, `owner`, `id` of the attempt, and `base`, the id of the
-  write that it read, where it builds on one.
+  write that it read, where it builds on one; `sent`, where it is known when it left a worker that had begun
+  it before.
 - `effect`: what the truth shows, in the order in which it was applied: as `write`; its `t` is no later
   than that.
 - `mark`: the destination's mark, after the effects that were observed before it.
