@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from functools import partial
 from types import TracebackType
 from typing import Any, Final
 
 from sinkfence.grants import AsyncStore, Record
-from sinkfence.leases.arming import check_sinks, is_async, is_future, listed
+from sinkfence.leases.arming import check_sinks, is_async, is_future
 from sinkfence.leases.heartbeat import OnLost
-from sinkfence.leases.hold import AsyncHold
 from sinkfence.leases.lease import BaseLease, completing, releasing, renewing
 from sinkfence.leases.loops import InLoop
 from sinkfence.leases.means import Means
@@ -83,32 +81,23 @@ class Leases:
         self._clock = _clock
         self._holders = PerProcess(means, ttl, heartbeat, owner, on_lost)
 
-    def hold(
+    @asynccontextmanager
+    async def hold(
         self,
         job_id: str,
         *,
         ttl: timedelta | float | None = None,
         wait: timedelta | float = 0.0,
-        arm: Iterable[Sink | AsyncSink] = (),
-    ) -> AsyncHold[Lease]:
-        """As `sinkfence.Leases.hold`. Sinks that are not for an event loop are armed in a thread."""
-        return AsyncHold(partial(self._held, job_id, ttl, wait, listed(arm)))
-
-    @asynccontextmanager
-    async def _held(
-        self,
-        job_id: str,
-        ttl: timedelta | float | None,
-        wait: timedelta | float,
-        arm: Sequence[Sink | AsyncSink],
+        arm: Collection[Sink | AsyncSink] = (),
     ) -> AsyncGenerator[Lease]:
-        sinks = check_sinks(self._store, arm, loop=True)
+        """As `sinkfence.Leases.hold`. Sinks that are not for an event loop are armed in a thread."""
+        check_sinks(self._store, arm, loop=True)
         length = self._holders.length(ttl)
         interval = self._holders.interval(length)
         here = self._holders.open()
         held = await drive_async(here.acquire(check_job_id(job_id), length, check_wait(wait)))
         # Between the two nothing is awaited, and so nothing is cancelled.
-        held = await drive_async(here.arm(held, interval, sinks))
+        held = await drive_async(here.arm(held, interval, arm))
         try:
             yield held.lease
         except BaseException as error:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -18,7 +16,6 @@ import sqlalchemy as sa
 
 from sinkfence import (
     JobCompleted,
-    Lease,
     LeaseHeld,
     LeaseLost,
     Leases,
@@ -513,91 +510,26 @@ def test_what_a_manager_is_made_of_is_checked(lite_url: str) -> None:
         Leases(MemoryStore(), on_lost=3)
 
 
-def test_a_hold_that_decorates_arms_at_each_call(leases_of: MakeLeases) -> None:
-    """Its sinks are kept, though an iterator gives them once."""
-    sink = MemoryMarks()
+@pytest.mark.parametrize("mistaken", [MemoryMarks(), None, iter([MemoryMarks()])])
+def test_one_sink_is_no_list_of_sinks(mistaken: Any) -> None:
+    """Forgotten brackets are told as such, and so is what gives its sinks once, before anything is asked."""
+    leases = Leases(MemoryStore())
+    with pytest.raises(TypeError, match=rf"list of sinks, not one {type(mistaken).__name__}: arm=\[\.\.\.\]"):
+        with leases.hold(JOB, arm=mistaken):
+            pytest.fail("the body must not run")
+    assert leases.get(JOB) is None
 
-    @leases_of(MemoryStore()).hold(JOB, arm=iter([sink]))
+
+def test_a_hold_decorates(store: Store, leases_of: MakeLeases) -> None:
+    """The job is acquired, and its sinks are armed, at each call."""
+    leases, sink = leases_of(store), MemoryMarks()
+
+    @leases.hold(JOB, arm=[sink])
     def work() -> int:
         return sink.mark(JOB).generation
 
     assert [work(), work()] == [1, 2]
-
-
-@pytest.mark.parametrize("make", [Leases, aio.Leases])
-@pytest.mark.parametrize("mistaken", [MemoryMarks(), None, 3])
-def test_one_sink_is_no_list_of_sinks(lite_url: str, make: Any, mistaken: Any) -> None:
-    """Forgotten brackets are told as such, and before anything is asked."""
-    store = SqlStore(lite_url) if make is Leases else sql_aio.SqlStore(lite_url)
-    with pytest.raises(TypeError, match=rf"list of sinks, not one {type(mistaken).__name__}: arm=\[\.\.\.\]"):
-        make(store).hold(JOB, arm=mistaken)
-
-
-@pytest.mark.parametrize(("make", "words"), [(Leases, "`with "), (aio.Leases, "`async with ")])
-def test_a_hold_that_is_not_entered_is_no_lease(lite_url: str, make: Any, words: str) -> None:
-    """Who takes what hold() returns for the lease is told how to get it; a sink that is given it, too."""
-    held = make(SqlStore(lite_url) if make is Leases else sql_aio.SqlStore(lite_url)).hold(JOB)
-    for name in (name for name in dir(Lease) if not name.startswith("_")):
-        with pytest.raises(TypeError, match=rf"{words}leases\.hold\(.*lease\.{name}"):
-            getattr(held, name)
-    with pytest.raises(TypeError, match=words):
-        MemoryMarks().arm(held)
-    assert not hasattr(held, "anything_else")
-
-
-def test_what_returns_before_its_body_is_not_decorated(lite_url: str) -> None:
-    """A coroutine function under the hold of threads would run when the job has been given back."""
-
-    async def coroutine() -> None:
-        pytest.fail("it must not run")
-
-    def generator() -> Iterator[None]:
-        yield
-
-    async def asynchronous_generator() -> AsyncIterator[None]:
-        yield
-
-    def function() -> None:
-        pytest.fail("it must not run")
-
-    class Asynchronous:
-        async def __call__(self) -> None:
-            pytest.fail("it must not run")
-
-    for late in (coroutine, generator, asynchronous_generator, partial(coroutine), Asynchronous()):
-        with pytest.raises(TypeError, match="inside of it"):
-            Leases(MemoryStore()).hold(JOB)(late)
-    for early in (function, generator, asynchronous_generator, partial(function)):
-        with pytest.raises(TypeError, match="inside of it"):
-            aio.Leases(sql_aio.SqlStore(lite_url)).hold(JOB)(early)
-
-
-def test_a_partial_may_be_decorated(store: Store, leases_of: MakeLeases) -> None:
-    """What has no name of its own serves like any function."""
-    leases = leases_of(store)
-    decorated = leases.hold(JOB)(partial(lambda job: leases.get(job).owner, JOB))
-    assert decorated() is not None
-    assert decorated() is not None
-    assert leases.get(JOB).generation == 2
-
-
-def test_a_hold_is_entered_once(lite_url: str) -> None:
-    """Entered again it says what to do, and nothing is acquired; the same of one for an event loop."""
-    leases = Leases(MemoryStore())
-    held = leases.hold(JOB)
-    with held, pytest.raises(RuntimeError, match="entered once"), held:
-        pytest.fail("it must not run")
-    assert leases.get(JOB).generation == 1
-
-    async def main() -> None:
-        async with aio.Leases(sql_aio.SqlStore(lite_url)) as loops:
-            held = loops.hold(JOB)
-            async with held:
-                with pytest.raises(RuntimeError, match="entered once"):
-                    await held.__aenter__()
-            assert (await loops.get(JOB)).generation == 1
-
-    asyncio.run(main())
+    assert store.get(JOB).owner is None
 
 
 class Untouchable:

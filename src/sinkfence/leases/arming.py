@@ -10,10 +10,10 @@ on, arms, and is refused. An unconditional repair would take the job from B.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Collection
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 from sinkfence import observe
 from sinkfence.errors import NotEnforced, StaleToken
@@ -25,22 +25,21 @@ from sinkfence.sinks import AsyncSink, Sink
 from sinkfence.steps import Steps
 from sinkfence.tokens import Token
 
-S = TypeVar("S", bound=Sink | AsyncSink)
-
 LARGEST_JUMP: Final = 1_000_000
 """How far a record is raised without an operator: a mark further ahead is more likely somebody's mistake."""
 
 
-def check_sinks(store: Store | AsyncStore, arm: Iterable[S], *, loop: bool = False) -> tuple[S, ...]:
-    """Return the sinks, or refuse those that cannot be armed from here: in an event loop, or without one.
+def check_sinks(store: Store | AsyncStore, arm: Collection[Sink | AsyncSink], *, loop: bool = False) -> None:
+    """Refuse sinks that cannot be armed from here: in an event loop, or without one.
 
     Raises:
         NotEnforced: the sink remembers and the store doesn't: after a restart it would issue numbers from 1
             again, all of them below the sink's mark.
-        TypeError: it is no sink, or one for an event loop.
+        TypeError: it is no sink, or one for an event loop; or one alone, in place of a list of them.
     """
-    sinks = tuple(arm)
-    for sink in sinks:
+    if not isinstance(arm, Collection):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"arm= takes a list of sinks, not one {type(arm).__name__}: arm=[...]")
+    for sink in arm:
         if not callable(getattr(sink, "arm", None)) or not hasattr(sink, "durable"):
             raise TypeError(
                 f"{type(sink).__name__} is no sink, which has arm() and durable, and can't be armed "
@@ -56,19 +55,6 @@ def check_sinks(store: Store | AsyncStore, arm: Iterable[S], *, loop: bool = Fal
                 f"{type(store).__name__} forgets its count, {type(sink).__name__} does not forget its marks: "
                 "use a store that keeps its records (SqlStore)"
             )
-    return sinks
-
-
-def listed(arm: Iterable[S]) -> tuple[S, ...]:
-    """Return what `arm=` was given: kept, as a hold that decorates is entered at each call.
-
-    Raises:
-        TypeError: it is one sink, or nothing to be gone through.
-    """
-    given: Any = arm
-    if hasattr(given, "arm") or not isinstance(given, Iterable):
-        raise TypeError(f"arm= takes a list of sinks, not one {type(given).__name__}: arm=[...]")
-    return tuple(arm)
 
 
 def is_async(sink: Sink | AsyncSink) -> bool:

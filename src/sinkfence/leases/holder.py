@@ -6,7 +6,7 @@ import random
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic
@@ -82,7 +82,7 @@ class Holder(Generic[L]):
             raise
         return taken
 
-    def arm(self, held: Held[L], interval: float, sinks: Sequence[Sink | AsyncSink]) -> Steps[Held[L]]:
+    def arm(self, held: Held[L], interval: float, sinks: Collection[Sink | AsyncSink]) -> Steps[Held[L]]:
         """Start the heartbeat, then arm the sinks; return what is held then, under a new token perhaps.
 
         Whatever goes wrong, the lease is released and the error raised. What was armed stays armed, which

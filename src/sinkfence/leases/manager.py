@@ -9,17 +9,15 @@ trusted is a `Term`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from types import TracebackType
 
 from sinkfence.grants import Record, Store
-from sinkfence.leases.arming import arm_here, check_sinks, listed
+from sinkfence.leases.arming import arm_here, check_sinks
 from sinkfence.leases.asking import InThreads
 from sinkfence.leases.heartbeat import OnLost
-from sinkfence.leases.hold import Hold
 from sinkfence.leases.lease import Lease
 from sinkfence.leases.means import Means
 from sinkfence.leases.per_process import PerProcess, check_prefix, check_store, check_wait
@@ -71,14 +69,15 @@ class Leases:
         self._store = store
         self._holders = PerProcess(means, ttl, heartbeat, owner, on_lost)
 
+    @contextmanager
     def hold(
         self,
         job_id: str,
         *,
         ttl: timedelta | float | None = None,
         wait: timedelta | float = 0.0,
-        arm: Iterable[Sink] = (),
-    ) -> Hold[Lease]:
+        arm: Collection[Sink] = (),
+    ) -> Generator[Lease]:
         """Acquire the job, keep it by a heartbeat, arm the sinks, run the body; release the job at the end.
 
         A sink that is ahead of the store although the record is still ours has the store raised above it, and
@@ -99,18 +98,12 @@ class Leases:
                 and the job was somebody else's by then.
             NotEnforced: the store forgets what a sink remembers.
         """
-        return Hold(partial(self._held, job_id, ttl, wait, listed(arm)))
-
-    @contextmanager
-    def _held(
-        self, job_id: str, ttl: timedelta | float | None, wait: timedelta | float, arm: Sequence[Sink]
-    ) -> Generator[Lease]:
-        sinks = check_sinks(self._store, arm)
+        check_sinks(self._store, arm)
         length = self._holders.length(ttl)
         interval = self._holders.interval(length)
         here = self._holders.open()
         held = drive(here.acquire(check_job_id(job_id), length, check_wait(wait)))
-        held = drive(here.arm(held, interval, sinks))
+        held = drive(here.arm(held, interval, arm))
         try:
             yield held.lease
         except BaseException as error:

@@ -26,14 +26,8 @@ RETRYABLE: Final = {"40001", "40P01"}
 _SHUTDOWN: Final = {"57P01", "57P02", "57P03"}
 """Ends a session even while its COMMIT, locally done, waits for a standby."""
 
-TIMEOUTS: Final[Mapping[str, int]] = {
-    "connect_timeout": 5,
-    "tcp_user_timeout": 5000,
-    "keepalives_idle": 5,
-    "keepalives_interval": 2,
-}
-"""A way to the server that swallows everything is noticed within seconds (libpq, section 34.1.2), and
-not after TCP's quarter of an hour: a heartbeat has until its ttl is over."""
+TIMEOUTS: Final[Mapping[str, int]] = {"connect_timeout": 5}
+"""How long psycopg tries to connect, in seconds, and not for its 130."""
 
 POOL: Final[Mapping[str, int]] = {"pool_size": 15, "max_overflow": 0}
 """As many as SQLAlchemy's default allows, and kept: it opens and closes the last ten for each statement."""

@@ -10,7 +10,8 @@ from typing import Any, Final
 from sinkfence.errors import NotEnforced
 
 _TCP: Final = {"TCP_USER_TIMEOUT": 5000, "TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2}
-"""What `TIMEOUTS` asks libpq for, for a connection that an engine has opened by arguments of its own."""
+"""A way to the server that swallows everything is noticed within seconds (tcp(7)), and not after TCP's
+quarter of an hour: a heartbeat has until its ttl is over."""
 
 
 def begin(connection: Any, _record: object) -> None:
