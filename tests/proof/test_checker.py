@@ -119,6 +119,14 @@ def test_a_failover_that_loses_something_lets_owners_before_it_renew():
     assert names(history()) == ["S4"]
 
 
+def test_the_stores_clock_tells_on_which_side_of_a_failover_an_answer_was_given():
+    """An observer puts an answer too early: it is not held against an owner whom the failover has lost."""
+    s = Script().acquire("A", 2, now=0)
+    s("observer", "acquire", "ok", 3, owner="B:3", now=5, until=15, ttl=TTL)
+    s("store", "failover", "invoke", job="", now=3, lossy=True)
+    assert names(s("store", "failover", "ok", job="", now=4, lossy=True)) == []
+
+
 PLANTED = {
     "S1": lambda: Script().acquire("A", 2, now=0).acquire("B", 1, now=11),
     "S2": lambda: Script().acquire("A", 1, now=0).acquire("B", 2, now=9),

@@ -8,7 +8,7 @@ process: it does one thing at a time), `f` what, and `type` how far it got: `inv
   has the store's clock in seconds: `now`, and for a grant `until` and `ttl`. An `ok` of renew whose
   generation differs from the one that was shown has that as `asked`.
 - `failover`, with an empty job: `invoke` before the store goes over to a standby or a backup, `ok` after;
-  `lossy` where that lacks something that was acknowledged.
+  `lossy` where that lacks something that was acknowledged; `now` by the store's clock, where that is known.
 - `arm`: the token's generation, `owner`.
 - `write`: the token's generation, the step's key, `owner`, `id` of the attempt, and `base`, the id of the
   write that it read, where it builds on one; `sent`, where it is known when it left a worker that had begun

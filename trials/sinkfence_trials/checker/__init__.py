@@ -38,10 +38,7 @@ def check(events: Iterable[Event]) -> list[Violation]:
         jobs[event.job].append(event)
     world = jobs.pop("", [])
     told = [event for event in world if event.f == "failover"]
-    failovers = [
-        Failover(begin.t, end.t, bool(end.value.get("lossy")))
-        for begin, end in zip(told[::2], told[1::2], strict=False)
-    ]
+    failovers = [Failover.told(*both) for both in zip(told[::2], told[1::2], strict=False)]
     healed = [event for event in world if event.f == "heal"]
     found: list[Violation] = []
     for job, own in jobs.items():

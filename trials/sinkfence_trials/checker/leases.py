@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from sinkfence_trials.history import Event
 
@@ -22,10 +22,27 @@ class Failover(NamedTuple):
     end: float
     lossy: bool
     """Whether that lacked something that had been acknowledged: then owners before it may be let on."""
+    stopped: float | None = None
+    """When it began and ended by the store's clock, where that is known: an observer's `t` may be early."""
+    resumed: float | None = None
+
+    @classmethod
+    def told(cls, begin: Event, end: Event) -> Self:
+        """As two events tell of it."""
+        lossy = bool(end.value.get("lossy"))
+        return cls(begin.t, end.t, lossy, begin.value.get("now"), end.value.get("now"))
 
     def is_within(self, begin: float, end: float) -> bool:
         """Whether some of it lay between two instants."""
         return begin <= self.end and self.begin <= end
+
+    def is_after(self, answer: Event) -> bool:
+        """Whether it is certain that the store gave an answer before it."""
+        return answer.t <= self.begin if self.stopped is None else answer.value["now"] <= self.stopped
+
+    def is_before(self, answer: Event, asked: float) -> bool:
+        """Whether it is certain that the store gave an answer after it."""
+        return asked >= self.end if self.resumed is None else answer.value["now"] >= self.resumed
 
 
 def store(events: list[Event], failovers: list[Failover]) -> Found:
@@ -42,8 +59,8 @@ def store(events: list[Event], failovers: list[Failover]) -> Found:
             answers.append(event)
             asked = invoked.get((event.p, event.f), event.t)
             # What was under way during a failover was answered by the one or the other: nobody can say.
-            if all(event.t <= each.begin or asked >= each.end for each in failovers):
-                epochs[sum(asked >= each.end for each in failovers)].append(event)
+            if all(each.is_after(event) or each.is_before(event, asked) for each in failovers):
+                epochs[sum(each.is_before(event, asked) for each in failovers)].append(event)
     yield from one_acquirer(answers)
     before = 0
     for epoch in sorted(epochs):

@@ -1,4 +1,7 @@
-"""The run's PostgreSQL behind an address that stays, whichever of two servers takes writes."""
+"""The run's PostgreSQL behind an address that stays, whichever of two servers takes writes.
+
+They are on this host, so that `time.time()` here is the clock of both.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ class Primary:
     def fail_over(self) -> None:
         """Kill it, promote the standby that is in step with it, and make another standby."""
         self._servers.wait_until_in_step()
-        self._diary.add("failover", "invoke", "")
+        self._diary.add("failover", "invoke", "", now=time.time())
         self._servers.fail_over()
         self._go_on(lossy=False)
 
@@ -63,14 +66,14 @@ class Primary:
                         for job, generation in conn.execute(query, (list(jobs),))
                     )
                 )
-            self._diary.add("failover", "invoke", "", lossy=True)
+            self._diary.add("failover", "invoke", "", lossy=True, now=time.time())
 
         self._servers.lose(work)
         self._go_on(lossy=True)
 
     def _go_on(self, *, lossy: bool) -> None:
         self._network.lead_to("127.0.0.1", self._servers.cluster.port)
-        self._diary.add("failover", "ok", "", lossy=lossy)
+        self._diary.add("failover", "ok", "", lossy=lossy, now=time.time())
         self._servers.follow()
 
 
@@ -102,7 +105,7 @@ def restore_leases(dsn: str, jobs: Sequence[str], diary: History) -> bool:
         newer = f"{passed} WHERE l.generation > b.generation".encode()
         if not wait_for(lambda: conn.execute(newer).fetchone() == (True,)):
             return False
-        diary.add("failover", "invoke", "", lossy=True)
+        diary.add("failover", "invoke", "", lossy=True, now=time.time())
         with conn.transaction():
             # The table's triggers keep a count from going back, and tell the observer of what owners do.
             conn.execute("SET LOCAL session_replication_role = replica")
@@ -111,7 +114,7 @@ def restore_leases(dsn: str, jobs: Sequence[str], diary: History) -> bool:
                 " lease_until = b.lease_until, state = b.state, result = b.result"
                 " FROM backup b WHERE l.job_id = b.job_id"
             )
-        diary.add("failover", "ok", "", lossy=True)
+        diary.add("failover", "ok", "", lossy=True, now=time.time())
     return True
 
 

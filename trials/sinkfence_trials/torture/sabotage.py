@@ -26,6 +26,8 @@ class Honest:
     """Where all workers write: they have to meet there."""
     until: Moment = "written"
     """Until when whatever is late is late."""
+    goes_round: str = ""
+    """At which destination there is no check."""
     loses: bool = False
     """Whether a standby is promoted that has not heard of what was acknowledged."""
 
@@ -34,8 +36,11 @@ class Honest:
         return store
 
     def sinks(self, sinks: dict[str, Destination]) -> dict[str, Destination]:
-        """Return the destinations."""
-        return sinks
+        """Return the destinations; only the one that is gone round, if there is one."""
+        if not self.goes_round:
+            return sinks
+        sinks[self.goes_round].fenced = False
+        return {self.goes_round: sinks[self.goes_round]}
 
     def token(self, token: Token) -> Token:
         """Return what is shown to the destinations."""
@@ -57,11 +62,7 @@ class NoCheck(Honest):
     """Writes its rows in a transaction that nothing guards."""
 
     caught_by = "D9"
-
-    def sinks(self, sinks: dict[str, Destination]) -> dict[str, Destination]:
-        ledger = sinks["postgres"]
-        ledger.fenced = False
-        return {"postgres": ledger}
+    goes_round = "postgres"
 
 
 class ForgedGeneration(Honest):
@@ -128,11 +129,7 @@ class UnfencedS3(Honest):
 
     caught_by = "D9"
     networks: tuple[str, ...] = ("s3",)
-
-    def sinks(self, sinks: dict[str, Destination]) -> dict[str, Destination]:
-        documents = sinks["s3"]
-        documents.fenced = False
-        return {"s3": documents}
+    goes_round = "s3"
 
 
 class LossyFailover(Honest):

@@ -37,7 +37,7 @@ def stopped(to: To) -> Callable[[Scene], None]:
         scene.expect(heard.get("mark") == generation, f"another mark was told: {heard}")
         left = a.does("leave")
         scene.expect(left.get("error") == "LeaseLost", f"A was not told of its loss: {left}")
-        ends(scene, b)
+        scene.ends(b)
 
     return play
 
@@ -60,7 +60,7 @@ def dead(to: To) -> Callable[[Scene], None]:
             took_place(was_answered(network, stop.place), "the dead one's request was not answered")
         if to == "postgres":
             scene.wait_for("A's session is over", GONE, a.name)
-        ends(scene, b)
+        scene.ends(b)
 
     return play
 
@@ -108,11 +108,3 @@ def takes_over(scene: Scene, b: Actor) -> int:
     scene.expect(wrote["outcome"] == "ok", f"the successor's write was answered by {wrote}")
     took_place(len(scene.look()) > before, "the successor's write is not there")
     return generation
-
-
-def ends(scene: Scene, b: Actor) -> None:
-    """Look at what is there, and once more after B's next write, which builds on it."""
-    scene.look()
-    b.does("write")
-    scene.look()
-    b.does("leave")

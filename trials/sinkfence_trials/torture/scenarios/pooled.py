@@ -50,10 +50,7 @@ def pooler(scene: Scene) -> None:
     a.process.go_on()
     heard = a.hear("write")
     scene.expect(heard.get("mark") == generation, f"the late write was answered by {heard}")
-    scene.look()
-    b.does("write")
-    scene.look()
-    b.does("leave")
+    scene.ends(b)
     looks_at_all(scene, pool)
 
 

@@ -107,6 +107,13 @@ class Scene:
         self.observer.look()
         return [event.value["id"] for event in read(self.run.histories()) if event.f == "effect"]
 
+    def ends(self, worker: Actor) -> None:
+        """Look at what is there, and once more after the owner's next write, which builds on it."""
+        self.look()
+        worker.does("write")
+        self.look()
+        worker.does("leave")
+
     def ask(self, query: LiteralString, *values: object) -> list[tuple[Any, ...]]:
         """Ask the database of the effects, over a connection for this question."""
         with psycopg.connect(self.ledger, autocommit=True) as conn:

@@ -48,10 +48,7 @@ def forked(scene: Scene) -> None:
     let_go(fifo)
     heard = a.hear("child")
     scene.expect(heard.get("mark") == generation, f"the child's late write was answered by {heard}")
-    scene.look()
-    b.does("write")
-    scene.look()
-    b.does("leave")
+    scene.ends(b)
 
 
 def gil(scene: Scene) -> None:
@@ -73,9 +70,7 @@ def gil(scene: Scene) -> None:
     scene.look()
     left = a.does("leave")
     scene.expect(left.get("error") == "LeaseLost", f"A was not told of its loss: {left}")
-    b.does("write")
-    scene.look()
-    b.does("leave")
+    scene.ends(b)
 
 
 def loop(scene: Scene) -> None:
