@@ -59,7 +59,7 @@ class FencedObject:
     ) -> Written:
         """Replace the content. Without `expect`, the last put of the newest owner wins.
 
-        One request up to 256 KiB. What is longer goes to a data object of its own first, in parts of 8 MiB
+        One request up to 1 MiB. What is longer goes to a data object of its own first, in parts of 8 MiB
         of which at most five are in memory; until all of it is there, readers have the old content. S3 takes
         10,000 parts: of a file above 78 GiB they are longer, of what has no known length 78 GiB are the most.
 
@@ -103,7 +103,7 @@ class FencedObject:
     def open(self, bearer: Bearer, *, step: str | None = None) -> Generator[Writer]:
         """Replace the content by what is written to a file inside the block, once the block ends cleanly.
 
-        An exception in the block puts nothing, and leaves nothing of what was sent. Up to 256 KiB nothing is
+        An exception in the block puts nothing, and leaves nothing of what was sent. Up to 1 MiB nothing is
         sent before the end of the block. `written` of the file tells afterwards what the put did. It takes up
         to 78 GiB; a write that failed ends the put, even if its error is caught.
 

@@ -129,7 +129,7 @@ def read(store: Store, key: str) -> Reader:
 class Reader(io.BufferedReader):
     """The content of a fenced object: a seekable binary file, and its `stat`.
 
-    Up to 256 KiB it is in memory, already verified. What is longer is streamed, and read by ranges where the
+    Up to 1 MiB it is in memory, already verified. What is longer is streamed, and read by ranges where the
     reader seeks; its SHA-256 is verified at the end if all of it was read from the beginning on, each time. A
     connection that breaks is made again; where a read fails all the same, the file stands where it stood.
     Close it, or use it in a `with` block: it may hold a connection.

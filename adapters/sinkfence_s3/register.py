@@ -29,7 +29,7 @@ RING: Final = 64
 """How many of the last writes, arms included, a register remembers."""
 MAX_HEADER: Final = 64 * 1024
 """Bytes; a full ring takes 13 KiB."""
-MAX_INLINE: Final = 256 * 1024
+MAX_INLINE: Final = 1024 * 1024
 """Bytes of content that travel inside the register."""
 MAX_FRAME: Final = len(MAGIC) + 4 + MAX_HEADER + MAX_INLINE
 MAX_SEQ: Final = 10**15 - 1

@@ -177,7 +177,7 @@ class LongS3(S3):
     """The same with contents that are too long for the register, and go beside it."""
 
     def body(self, value):
-        return value.encode().ljust(300 * 1024, b"\0")
+        return value.encode().ljust(1100 * 1024, b"\0")
 
 
 class OpenS3(LongS3):

@@ -83,7 +83,7 @@ def test_a_bucket_is_kept_tidy(
 ) -> None:
     """What an older owner left is removed, object by object."""
     for name in ("a", "b"):
-        bucket.object(name).put(b"x" * 300_000, A)
+        bucket.object(name).put(b"x" * 1_100_000, A)
         bucket.object(name).put(b"short", B)
     run_page("docs/how-to/keep-a-bucket-tidy.md", replace=given)
     assert len(re.findall(r"^removed .*[ab]\.d/1-", capsys.readouterr().out, re.MULTILINE)) == 2

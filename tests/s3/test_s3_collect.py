@@ -10,7 +10,7 @@ from sinkfence.tokens import Token
 
 MIB = 1024 * 1024
 A, B, C = (Token("j", 3_000_000_000 + number, f"{number}:1") for number in (7, 8, 9))
-LONG = b"x" * MIB
+LONG = b"x" * (MIB + 1)
 
 
 def name_of(fenced):

@@ -19,7 +19,7 @@ ROUNDS = int(os.environ.get("SINKFENCE_TEST_ROUNDS", "8"))
 LANES = min(ROUNDS, 8)
 """Races that are run at once, each on an object of its own, as most of their time is waiting."""
 LOW = 3_000_000_000
-LONG = 300 * 1024
+LONG = 1100 * 1024
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ KIB, MIB = 1024, 1024 * 1024
 A, B = Token("j", 3_000_000_007, "a:1"), Token("j", 3_000_000_008, "b:1")
 LONG = random.Random(1).randbytes(17 * MIB)
 """Three parts."""
-SHORTER = LONG[:MIB]
+SHORTER = LONG[: MIB + 1]
 """One request."""
 REGISTER, DATA = r"/r$", r"/r\.d/"
 
@@ -41,7 +41,7 @@ REGISTER, DATA = r"/r$", r"/r\.d/"
     ],
 )
 def test_content_of_any_size_is_put_and_read(fenced, s3_client, bucket_name, count, size, requests):
-    """One request up to 256 KiB, two up to 8 MiB, then three and one for each 8 MiB."""
+    """One request up to 1 MiB, two up to 8 MiB, then three and one for each 8 MiB."""
     content = (LONG * 4)[:size]
     thing = fenced.object("r")
     thing.arm(A)
@@ -60,7 +60,7 @@ def test_content_of_any_size_is_put_and_read(fenced, s3_client, bucket_name, cou
         raw["Body"].close()
 
 
-@pytest.mark.parametrize("size", [MIB, 20 * MIB])
+@pytest.mark.parametrize("size", [MIB + 1, 20 * MIB])
 def test_a_stale_put_is_refused_before_a_byte_is_sent(fenced, count, holder, size):
     """C31: mark at 2, caller at 1: one look, whatever the size; the bearer is told."""
     fenced.object("r").arm(B)

@@ -323,7 +323,7 @@ def test_get_returns_a_seekable_file_and_what_is_known_of_it(fenced):
         (b"\x89SFREG\r\n\xff\xff\xff\xff{}", "claims 4294967295 bytes"),
         (b"\x89SFREG\r\n\x00\x00\x00\x02{]", "damaged"),
         (b'\x89SFREG\r\n\x00\x00\x00\x0c{"format":2}', "upgrade it"),
-        (b"x" * 400_000, "400000 bytes"),
+        (b"x" * 1_200_000, "1200000 bytes"),
     ],
 )
 def test_what_is_not_a_register_is_never_overwritten(fenced, s3_client, bucket_name, prefix, content, words):

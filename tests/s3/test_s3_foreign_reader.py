@@ -15,7 +15,7 @@ from sinkfence.tokens import Token
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "s3-object-format.md"
 A, B = Token("j", 3_000_000_001, "a:1"), Token("j", 3_000_000_002, "b:1")
-LONG = bytes(range(256)) * 1200  # beyond the 256 KiB that a register holds
+LONG = bytes(range(256)) * 4200  # beyond the 1 MiB that a register holds
 
 
 @pytest.fixture(scope="module")

@@ -109,7 +109,7 @@ def test_the_largest_register_fits(documented):
     assert len(register.ring) == 64
 
 
-OUTSIDE = Content(Data("7-w", 300_000), "text/plain", "0" * 64, 0)
+OUTSIDE = Content(Data("7-w", 1_100_000), "text/plain", "0" * 64, 0)
 
 
 @given(token=tokens, body=st.binary(max_size=200))

@@ -12,7 +12,7 @@ def test_names_are_listed_and_what_lies_beside_them_is_not(fenced, s3_client, bu
     """Armed, deleted and put-once objects are listed too: telling them apart would cost a request each."""
     for name in ("a", "b/c", "ü/名", "b d"):
         fenced.object(name).put(b"x", A)
-    fenced.object("b/long").put(b"x" * 300_000, A)
+    fenced.object("b/long").put(b"x" * 1_100_000, A)
     fenced.object("b/armed").arm(A)
     fenced.object("b/deleted").put(b"x", A)
     fenced.object("b/deleted").delete(A)

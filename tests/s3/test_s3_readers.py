@@ -9,7 +9,7 @@ from sinkfence.errors import Conflict, StaleToken
 from sinkfence.tokens import Token
 
 LOW = 3_000_000_000
-LONG = 300 * 1024
+LONG = 1100 * 1024
 """Bytes: more than a register holds."""
 
 

@@ -11,7 +11,7 @@ MIB = 1024 * 1024
 A = Token("j", 3_000_000_007, "a:1")
 LONG = bytes(range(256)) * 4096 * 5 + b"x"
 """Two parts."""
-SHORT = LONG[: MIB // 2]
+SHORT = LONG[: MIB + 1]
 """One request."""
 CREATE, PART, COMPLETE = ("POST", r"\?uploads"), ("PUT", "partNumber=2"), ("POST", "uploadId=")
 DATA = ("PUT", r"/r\.d/[^?]+$")

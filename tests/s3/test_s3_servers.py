@@ -17,7 +17,7 @@ from sinkfence_trials.servers.supervised import supervised
 
 LOW = 3_000_000_000
 A, B = Token("j", LOW + 1, "a:1"), Token("j", LOW + 2, "b:1")
-LONG = bytes(range(256)) * 1200
+LONG = bytes(range(256)) * 4200
 STREAM = 17 * 1024 * 1024
 KEYS = {"access_key": "someone", "secret_key": "something-secret"}
 

@@ -19,7 +19,7 @@ from sinkfence_s3 import FencedBucket, FencedObject
 MAGIC = 8
 BODY = b"the report"
 """All puts have one content, as repetitions of a step must; the attempt goes into the content type."""
-LONG = 300 * 1024
+LONG = 1100 * 1024
 """Bytes: more than a register holds."""
 
 

@@ -14,7 +14,7 @@ from sinkfence.tokens import Token
 from sinkfence_s3 import FencedBucket
 
 NAME = "report"
-LONG = 300 * 1024
+LONG = 1100 * 1024
 """Bytes: more than a register holds."""
 PART = 8 * 1024 * 1024
 """Bytes: as many as are sent at a time."""
