@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from sinkfence.errors import NotArmed, StaleToken
@@ -14,34 +14,18 @@ from sinkfence.sinks import AsyncGate, AsyncReplay, State, Watch
 from sinkfence.tokens import Token
 from sinkfence_http import dooronly, verifiers, wire
 from sinkfence_http.answers import STALE, Refused
-from sinkfence_http.door import UNWATCHED, passage_of
-from sinkfence_http.fence import check_parts
+from sinkfence_http.door import OPEN, UNWATCHED, passage_of
+from sinkfence_http.fence import Parts
 from sinkfence_http.threads import Threads
-from sinkfence_http.verifiers import Verifier
 
 if TYPE_CHECKING:
     from sinkfence_http import host_replay
 
 
-class Fence:
+class Fence(Parts[AsyncGate, AsyncReplay]):
     """As `sinkfence_http.Fence`, with an async gate, for `asgi.FencingMiddleware`. Handlers may be sync."""
 
-    def __init__(
-        self,
-        gate: AsyncGate,
-        verifier: Verifier,
-        *,
-        replay: AsyncReplay | None = None,
-        principal: Callable[[Mapping[str, Any]], str] | None = None,
-        strict: bool = True,
-    ) -> None:
-        check_parts(gate, verifier, replay, principal, aio=True)
-        self.gate = gate
-        self.verifier = verifier
-        self.replay = replay
-        self.principal = principal
-        self.strict = strict
-        self._vouch = getattr(verifier, "vouch", None)
+    _aio = True
 
     async def announce(self, token: Token) -> None:
         """As `sinkfence_http.Fence.announce`."""
@@ -58,10 +42,6 @@ class Fence:
     async def admit(self, scope: Mapping[str, Any], job_id: str) -> Token:
         """As `sinkfence_http.Fence.admit`."""
         return passage_of(scope).admit(job_id)
-
-    def step(self, scope: Mapping[str, Any], name: str) -> str:
-        """As `sinkfence_http.Fence.step`."""
-        return passage_of(scope).step(name)
 
 
 class AuthorityLookup:
@@ -95,7 +75,7 @@ class DoorOnly:
 
     def enter(self, token: Token) -> AbstractAsyncContextManager[Watch]:
         """As `sinkfence_http.DoorOnly.enter`."""
-        return nullcontext(UNWATCHED)
+        return OPEN
 
 
 class HostGate:

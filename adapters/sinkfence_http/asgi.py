@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from sinkfence.errors import MissingToken
@@ -33,6 +33,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _TOKEN = wire.TOKEN.lower().encode()
 _KEY = wire.IDEMPOTENCY_KEY.lower().encode()
 _STATUS = wire.STATUS.lower().encode()
+_ACCEPTED = _STATUS, ACCEPTED.encode()
 
 
 class FencingMiddleware:
@@ -85,99 +86,120 @@ class FencingMiddleware:
             await _answer(send, TOKEN_REQUIRED)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        fence = self._fence
-        async with AsyncExitStack() as stack:
-            claim: AsyncClaim | None = None
+        fence, replay = self._fence, self._fence.replay
+        inside = False
+        try:
+            values = _values(scope, _TOKEN)
+            token = present(values, fence.verifier)
+            await fence.announce(token)
+            if scope["method"] == "POST" and _is_arming(scope):
+                return await _answer(send, ARMED)
             record: str | None = None
-            digest = b""
-            try:
-                values = _values(scope, _TOKEN)
-                token = present(values, fence.verifier)
-                await fence.announce(token)
-                if (
-                    scope["method"] == "POST"
-                    and scope["path"].removeprefix(scope.get("root_path", "")) == wire.ARM_PATH
-                ):
-                    return await _answer(send, ARMED)
-                key = idempotency_key(_values(scope, _KEY)) if fence.replay is not None else None
+            claimed: AbstractAsyncContextManager[AsyncClaim] | None = None
+            if replay is not None and (key := idempotency_key(_values(scope, _KEY))) is not None:
                 # Read before the gate is entered: a slow sender must not keep a newer owner waiting.
-                if fence.replay is not None and key is not None:
-                    digest, receive = await _read(scope, receive, fence.replay.max_body)
-                watch = await stack.enter_async_context(fence.gate.enter(token))
-                if fence.replay is not None and key is not None:
-                    record = key_of(fence, scope, values[0], token, key)
-                    fingerprint = _fingerprint(scope, token, digest)
-                    claim = await stack.enter_async_context(fence.replay.claim(token, record, fingerprint))
-            except _Gone:
-                return None
-            except Exception as error:  # noqa: BLE001  # whatever it is, the door stays shut
-                return await _answer(send, turn_away(error))
-            if claim is not None and (answer := known(claim)) is not None:
-                return await _answer(send, answer)
-            # Set on the scope itself, not on a copy: middleware outside reads what routing leaves there.
-            passage = scope[PASSAGE] = Passage(token, fence, fence.strict, watch, record)
-            recording = Recording(fence.replay.max_body if fence.replay else 0)
-            response = _Response(passage, send, claim, recording)
-            try:
-                await self._app(scope, receive, response.send)
-            except Exception as error:
-                refusal = passage.refusal(error, started=response.started)
-                if refusal is None:
-                    raise
-                if not response.replaced:
-                    await _answer(send, refusal)
-            finally:
-                await response.settle()
+                digest, receive = await _read(scope, receive, replay.max_body)
+                record = key_of(fence, scope, values[0], token, key)
+                claimed = replay.claim(token, record, _fingerprint(scope, token, digest))
+            async with fence.gate.enter(token) as watch:
+                # Set on the scope itself, not on a copy: middleware outside reads what routing leaves there.
+                passage = scope[PASSAGE] = Passage(token, fence, watch, record)
+                if replay is None or claimed is None:
+                    inside = True
+                    return await self._run(scope, receive, _Response(passage, send, None))
+                async with claimed as claim:
+                    inside = True
+                    if (answer := known(claim)) is not None:
+                        return await _answer(send, answer)
+                    recorder = _Recorder(passage, claim, replay.max_body, send)
+                    await self._run(scope, receive, _Response(passage, send, recorder))
+        except _Gone:
+            return None
+        except Exception as error:
+            if inside:
+                raise
+            await _answer(send, turn_away(error))  # whatever it is, the door stays shut
+
+    async def _run(self, scope: Scope, receive: Receive, response: _Response) -> None:
+        try:
+            await self._app(scope, receive, response.send)
+        except Exception as error:
+            if not await response.failed(error):
+                raise
+        finally:
+            if response.recorder is not None:
+                await response.recorder.settle()
 
 
 class _Response:
-    def __init__(self, passage: Passage, send: Send, claim: AsyncClaim | None, recording: Recording) -> None:
+    """The application's response, or the answer that is sent instead."""
+
+    _started = False
+    _replaced = False
+
+    def __init__(self, passage: Passage, send: Send, recorder: _Recorder | None) -> None:
+        self.recorder = recorder
         self._passage = passage
         self._send = send
-        self._claim = claim
-        self._recording = recording
-        self.started = False
-        self.replaced = False
+        self._accepted: Send = send if recorder is None else recorder.send
 
     async def send(self, message: Message) -> None:
+        """Judge the head, and say in it that the token was accepted."""
         if message["type"] == "http.response.start":
             instead = self._passage.judge(message["status"])
             if instead is not None:
-                self.replaced = True
+                self._replaced = True
                 await _answer(self._send, instead)
                 return
-            self.started = True
+            self._started = True
             headers = [pair for pair in message.get("headers", ()) if pair[0].lower() != _STATUS]
-            if self._claim is not None:
-                pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
-                self._recording.start(message["status"], pairs)
-                await self._settle_whole()
-            message = {**message, "headers": [*headers, (_STATUS, ACCEPTED.encode())]}
-        if self.replaced:
-            return
-        if self._claim is not None and message["type"] == "http.response.body":
-            self._recording.add(message.get("body", b""))
-            if not message.get("more_body", False):
-                self._recording.end()
-            await self._settle_whole()
-        await self._send(message)
+            message = {**message, "headers": [*headers, _ACCEPTED]}
+        if not self._replaced:
+            await self._accepted(message)
 
-    async def _settle_whole(self) -> None:
+    async def failed(self, error: Exception) -> bool:
+        """Answer what the application has raised, if that is a refusal; return whether it is answered."""
+        refusal = self._passage.refusal(error, started=self._started)
+        if refusal is not None and not self._replaced:
+            await _answer(self._send, refusal)
+        return refusal is not None
+
+
+class _Recorder:
+    """Keeps a response while it goes out, for the repetitions of its request."""
+
+    def __init__(self, passage: Passage, claim: AsyncClaim, max_body: int, send: Send) -> None:
+        self._passage = passage
+        self._claim: AsyncClaim | None = claim
+        self._recording = Recording(max_body)
+        self._send = send
+
+    async def send(self, message: Message) -> None:
+        """Note a part of the response, and send it on."""
+        recording = self._recording
+        if message["type"] == "http.response.start":
+            pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"]]
+            recording.start(message["status"], pairs)
+        elif message["type"] == "http.response.body":
+            recording.add(message.get("body", b""))
+            if not message.get("more_body", False):
+                recording.end()
         # Before the last of it is sent: who has it all may ask again at once.
-        if self._recording.whole:
+        if recording.whole:
             await self.settle()
+        await self._send(message)
 
     async def settle(self) -> None:
         """Say what has become of the request, once."""
         claim, self._claim = self._claim, None
         if claim is None:
             return
-        kept = self._recording.kept() if self._passage.keeps(self._recording.status) else None
+        kept, undone = self._passage.ending(self._recording)
         try:
             if kept is not None:
                 await claim.keep(kept)
             else:
-                await claim.leave(undone=self._passage.undone(self._recording.status))
+                await claim.leave(undone=undone)
         except Exception:  # noqa: BLE001  # what was done is done, and its caller is told
             log_unkept(self._passage.token)
 
@@ -220,7 +242,18 @@ def _fingerprint(scope: Scope, token: Token, digest: bytes) -> str:
 
 
 def _values(scope: Scope, wanted: bytes) -> list[str]:
-    return [value.decode("latin-1") for name, value in scope["headers"] if name.lower() == wanted]
+    # Servers should write names in lower case, and need not (ASGI, HTTP connection scope).
+    length = len(wanted)
+    return [
+        value.decode("latin-1")
+        for name, value in scope["headers"]
+        if len(name) == length and name.lower() == wanted
+    ]
+
+
+def _is_arming(scope: Scope) -> bool:
+    path: str = scope["path"]
+    return path.endswith(wire.ARM_PATH) and path.removeprefix(scope.get("root_path", "")) == wire.ARM_PATH
 
 
 async def _answer(send: Send, answer: Answer | Kept) -> None:

@@ -227,6 +227,17 @@ class Call:
         return f"a call of generation {self.token.generation} of job {self.token.job_id!r}"
 
 
+def arm_url(base_url: str) -> str:
+    """Return where a service is armed.
+
+    Raises:
+        ValueError: put to the end of a query or a fragment, the path would be none.
+    """
+    if "?" in base_url or "#" in base_url:
+        raise ValueError("a service's base URL has no query (?) and no fragment (#)")
+    return base_url.rstrip("/") + wire.ARM_PATH
+
+
 def check_armed(status: int, headers: Mapping[str, str]) -> None:
     """Take the answer to arming for what it is.
 

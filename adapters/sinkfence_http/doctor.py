@@ -15,7 +15,7 @@ from sinkfence.findings import Finding, Grade, Report
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_http import wire
-from sinkfence_http.calls import Sign
+from sinkfence_http.calls import Sign, arm_url
 from sinkfence_http.forgery import altered, forged
 from sinkfence_http.replies import Reply, meaning
 
@@ -77,27 +77,27 @@ def doctor(
             below the bearer's generation.
         LeaseLost: the bearer's lease is over.
     """
-    if "?" in base_url or "#" in base_url:
-        # Appended to, it would be another address, and a POST to whatever stands there.
-        raise ValueError("a service's base URL has no query (?) and no fragment (#)")
+    arming = arm_url(base_url)
     parts = urlsplit(base_url)
     if "@" in parts.path:
         # Of a login whose password has a slash: its rest would be told as a path.
         raise ValueError("that URL can't be read: write %40 for @, and %2F for / in a password")
     where = f"service at {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-    examination = _Examination(session, base_url.rstrip("/"), sign, bearer)
-    examination.ask("POST", wire.ARM_PATH, path, method)
+    examination = _Examination(session, sign, bearer)
+    route = (
+        None
+        if path is None
+        else _Place(method, f"{base_url.rstrip('/')}/{path.lstrip('/')}", f"{method} {path}: ")
+    )
+    examination.ask(_Place("POST", arming, ""), route)
     return Report(where, tuple(examination.findings))
 
 
 class _Examination:
     """One visit of the doctor's."""
 
-    def __init__(
-        self, session: requests.Session, base: str, sign: Sign | None, bearer: Bearer | None
-    ) -> None:
+    def __init__(self, session: requests.Session, sign: Sign | None, bearer: Bearer | None) -> None:
         self._session = session
-        self._base = base
         self._sign = sign or wire.format_token
         self._signed = sign is not None
         # Above what an earlier visit has left, which no mark goes below. A clock, so that nobody has to look
@@ -113,25 +113,24 @@ class _Examination:
         self._shorter = replace(self._stale, generation=fewer) if fewer else None
         self.findings: list[Finding] = []
 
-    def ask(self, arm_method: str, arm_path: str, path: str | None, method: str) -> None:
+    def ask(self, door: _Place, route: _Place | None) -> None:
         """Ask the door itself, and then a route behind it."""
-        door = _Place(arm_method, self._base + arm_path, "")
         first = self._send(door, ())
         if not self._judge(door, "no token", first, {"token-required": 428}):
             return
         self._authenticity(door)
         if not self._arm(door):
             return
-        self._staleness(door)
+        met = self._staleness(door)
         self._try(door, "the same owner again", [self._sign(self._newest)], {"armed": 204})
-        if path is None:
+        if route is None:
             says = "none was asked: whether each of yours is behind this door is not known"
             self._tell("routes", "note", says, "name one (path=, --path)")
         else:
-            self._route(_Place(method, f"{self._base}/{path.lstrip('/')}", f"{method} {path}: "))
+            self._route(route)
         says = (
-            f"{WAVES * WIDTH + 1} connections were one's that knows the mark. Not seen: who was not met, and "
-            "whether the marks outlive a restart (those of a DoorOnly do not)"
+            f"the stale token was refused over {met} connections. Not seen: who was not met, and whether the "
+            "marks outlive a restart (those of a DoorOnly do not)"
         )
         self._tell("workers", "note", says, "see that all of them keep their marks in one place, on a disk")
         says = "not asked: a door sees to it that they check, unless it was made with strict=False"
@@ -189,19 +188,23 @@ class _Examination:
             self._tell("unsigned token", "weak", says, "SignedTokens, AuthorityLookup, or a closed network")
         return True
 
-    def _staleness(self, place: _Place) -> None:
+    def _staleness(self, place: _Place) -> int:
+        """Send what a newer owner makes stale, and return over how many connections that was refused."""
+        replies: list[Reply] = []
         try:
             replies = self._spread(place, self._sign(self._stale))
         except OSError as error:
             self._untried(place, "stale token", error)
-        else:
-            # One that is not as it has to be, if there is one: that is what there is to tell.
-            odd = [each for each in replies if meaning(each, _STALE)[0] != "ok"]
-            worst = [each for each in odd if meaning(each, _STALE)[0] == "broken"]
-            self._judge(place, "stale token", (worst or odd or replies)[0], _STALE)
+        grades = [meaning(each, _STALE)[0] for each in replies]
+        # The worst there is to tell.
+        for grade in ("broken", "unknown", "weak", "ok"):
+            if grade in grades:
+                self._judge(place, "stale token", replies[grades.index(grade)], _STALE)
+                break
         if self._shorter is not None:
             self._try(place, "stale token of fewer digits", [self._sign(self._shorter)], _STALE)
         self._try(place, "another owner", [self._sign(self._other)], _CONFLICT)
+        return grades.count("ok") + grades.count("weak")
 
     def _try(self, place: _Place, name: str, tokens: Sequence[str], expected: Mapping[str, int]) -> None:
         try:

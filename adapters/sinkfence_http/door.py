@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from sinkfence import observe
 from sinkfence.errors import JobMismatch, MissingToken, NotArmed, OutcomeUnknown, SinkfenceError, StaleToken
@@ -26,7 +27,7 @@ from sinkfence_http.answers import (
     Refused,
     refusal_of,
 )
-from sinkfence_http.records import TRANSIENT, Kept
+from sinkfence_http.records import TRANSIENT, Kept, Recording
 from sinkfence_http.verifiers import Verifier
 from sinkfence_http.wire import parse_idempotency_key
 
@@ -46,24 +47,31 @@ class Unwatched:
 
 
 UNWATCHED: Final = Unwatched()
+OPEN: Final = nullcontext[Watch](UNWATCHED)
+"""Where nobody is held up."""
+
+
+class Door(Protocol):
+    """A fence of either kind."""
+
+    strict: bool
 
 
 class Passage:
     """One request that the door has let in, from there to its answer."""
 
-    def __init__(
-        self, token: Token, door: object, strict: bool, watch: Watch, record: str | None = None
-    ) -> None:
+    _admitted = False
+    _mismatch: JobMismatch | Refused | None = None
+    _refusal: Answer | None = None
+    _forgotten = False
+
+    def __init__(self, token: Token, door: Door, watch: Watch, record: str | None) -> None:
         self.token = token
         self._record = record
         self.door = door
         """Whose door it was: a request passes each door once, however often that is mounted."""
-        self._strict = strict
+        self._strict = door.strict
         self._watch = watch
-        self._admitted = False
-        self._mismatch: JobMismatch | Refused | None = None
-        self._refusal: Answer | None = None
-        self._forgotten = False
 
     def admit(self, job_id: str) -> Token:
         """Note that the handler named its job, and return the token if it is for that job."""
@@ -132,26 +140,22 @@ class Passage:
 
     @property
     def _applied(self) -> bool:
-        # Where the gate sees nothing, whatever has begun may have been applied.
-        return self.begun if self._watch.applied is None else self._watch.applied
+        # Where the gate sees nothing, what has begun may have been applied. A strict handler admits before.
+        begun = self._admitted or not self._strict
+        return begun if self._watch.applied is None else self._watch.applied
 
-    def keeps(self, status: int | None) -> bool:
-        """Whether an answer with this status is that of the handler, and may be kept: not that of a login.
+    def ending(self, recording: Recording) -> tuple[str | None, bool]:
+        """Return the answer as text if it is to be kept, and whether the request can be run like a first one.
 
-        Who named its job has passed that. Without strict a handler need not, and a success is taken for its.
+        Kept is what the handler has answered, and not a login before it. Who named its job has passed that.
+        Without strict a handler need not, and a success is taken for its.
         """
-        return self._admitted or (not self._strict and status is not None and 200 <= status < 300)
-
-    @property
-    def begun(self) -> bool:
-        """Whether the handler may have begun with its work: a strict one admits before."""
-        return self._admitted or not self._strict
-
-    def undone(self, status: int | None) -> bool:
-        """Whether what was answered with this status, or not at all, can be run again like a first time."""
+        status = recording.status
+        handled = self._admitted or (not self._strict and status is not None and 200 <= status < 300)
+        undone = status in TRANSIENT or not self._applied
         if self._forgotten or self._watch.applied:
-            return False
-        return status in TRANSIENT or not self._applied
+            undone = False
+        return recording.kept() if handled else None, undone
 
 
 def present(values: Sequence[str], verifier: Verifier) -> Token:

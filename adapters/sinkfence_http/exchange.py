@@ -1,4 +1,8 @@
-"""One fenced call by httpx or by httpx2, its maintained fork: both have the same names, and are passed in."""
+"""The caller's half for httpx and for httpx2, its maintained fork: both have the same names.
+
+A transport and a sink of either are made of the classes here: they name their library, and inherit from its
+base class, too.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +11,99 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, closing
-from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
+from sinkfence.sinks import Bearer
 from sinkfence_http import wire
-from sinkfence_http.calls import ARM_TIMEOUT, Call, Caller, check_armed
+from sinkfence_http.calls import ARM_TIMEOUT, Call, Caller, Sign, arm_url, check_armed
+
+T = TypeVar("T")
 
 _ARMING: Final = "sinkfence_arming"  # an extension of a request that carries its own token, mounted or not
 
 
-def passes(request: Any) -> bool:
+class Transport(Generic[T]):
+    """A transport for one bearer."""
+
+    _library: Any
+
+    def __init__(self, bearer: Bearer, *, sign: Sign | None = None, transport: T | None = None) -> None:
+        self._caller = Caller(bearer, sign)
+        self._transport: Any = self._library.HTTPTransport() if transport is None else transport
+
+    def handle_request(self, request: Any) -> Any:
+        """Send one request, as often as it takes (`httpx.BaseTransport.handle_request`)."""
+        transmit = self._transport.handle_request
+        return (
+            transmit(request) if _passes(request) else _send(self._library, self._caller, request, transmit)
+        )
+
+    def close(self) -> None:
+        """Close the transport that it sends by."""
+        self._transport.close()
+
+
+class AsyncTransport(Generic[T]):
+    """As `Transport`, on an event loop of asyncio."""
+
+    _library: Any
+
+    def __init__(self, bearer: Bearer, *, sign: Sign | None = None, transport: T | None = None) -> None:
+        self._caller = Caller(bearer, sign)
+        self._transport: Any = self._library.AsyncHTTPTransport() if transport is None else transport
+
+    async def handle_async_request(self, request: Any) -> Any:
+        """As `Transport.handle_request`."""
+        transmit = self._transport.handle_async_request
+        if _passes(request):
+            return await transmit(request)
+        return await _asend(self._library, self._caller, request, transmit)
+
+    async def aclose(self) -> None:
+        """As `Transport.close`."""
+        await self._transport.aclose()
+
+
+class _Sink(Generic[T]):
+    _library: Any
+    durable: bool = True
+
+    def __init__(self, client: T, base_url: str, *, sign: Sign | None = None) -> None:
+        self._client: Any = client
+        self._url = arm_url(base_url)
+        self._sign = sign
+
+    def _request(self) -> Any:
+        return self._client.build_request("POST", self._url, timeout=ARM_TIMEOUT, extensions={_ARMING: True})
+
+    def _transmit(self, request: Any) -> Any:
+        return self._client.send(request, stream=True, follow_redirects=False)
+
+
+class Sink(_Sink[T]):
+    """A service to be armed by a client's settings, and whatever is mounted there."""
+
+    def arm(self, bearer: Bearer) -> None:
+        """Raise the service's mark to the bearer's generation; raises as `requests_adapter.HttpSink.arm`."""
+        response = _send(self._library, Caller(bearer, self._sign), self._request(), self._transmit)
+        check_armed(response.status_code, response.headers)
+
+
+class AsyncSink(_Sink[T]):
+    """As `Sink`, by an async client."""
+
+    async def arm(self, bearer: Bearer) -> None:
+        """As `Sink.arm`."""
+        response = await _asend(self._library, Caller(bearer, self._sign), self._request(), self._transmit)
+        check_armed(response.status_code, response.headers)
+
+
+def _passes(request: Any) -> bool:
     """Whether a transport sends this request as it is: a safe one, or one that arms."""
     return request.method in wire.SAFE or _ARMING in request.extensions
 
 
-def send(httpx: Any, caller: Caller, request: Any, transmit: Callable[[Any], Any]) -> Any:
+def _send(httpx: Any, caller: Caller, request: Any, transmit: Callable[[Any], Any]) -> Any:
     """Send a write, as often as it takes, and return its response, whose body has been read."""
     call = _begin(httpx, caller, request)
     while True:
@@ -38,8 +120,8 @@ def send(httpx: Any, caller: Caller, request: Any, transmit: Callable[[Any], Any
         time.sleep(pause)
 
 
-async def asend(httpx: Any, caller: Caller, request: Any, transmit: Callable[[Any], Awaitable[Any]]) -> Any:
-    """As `send`, for an event loop of asyncio."""
+async def _asend(httpx: Any, caller: Caller, request: Any, transmit: Callable[[Any], Awaitable[Any]]) -> Any:
+    """As `_send`, for an event loop of asyncio."""
     call = _begin(httpx, caller, request)
     while True:
         attempt = _attempt(httpx, call, request)
@@ -53,27 +135,6 @@ async def asend(httpx: Any, caller: Caller, request: Any, transmit: Callable[[An
         except httpx.HTTPError as error:
             pause = _failed(httpx, call, request, error, heard)
         await asyncio.sleep(pause)
-
-
-def arm(httpx: Any, client: Any, base_url: str, caller: Caller) -> None:
-    """Arm a service by a client's settings, and whatever is mounted there."""
-    response = send(httpx, caller, _arming(client, base_url), _transmit(client))
-    check_armed(response.status_code, response.headers)
-
-
-async def aarm(httpx: Any, client: Any, base_url: str, caller: Caller) -> None:
-    """As `arm`, for an event loop of asyncio."""
-    response = await asend(httpx, caller, _arming(client, base_url), _transmit(client))
-    check_armed(response.status_code, response.headers)
-
-
-def _arming(client: Any, base_url: str) -> Any:
-    url = base_url.rstrip("/") + wire.ARM_PATH
-    return client.build_request("POST", url, timeout=ARM_TIMEOUT, extensions={_ARMING: True})
-
-
-def _transmit(client: Any) -> Callable[[Any], Any]:
-    return partial(client.send, stream=True, follow_redirects=False)
 
 
 def _begin(httpx: Any, caller: Caller, request: Any) -> Call:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Generic, TypeVar
 
 from sinkfence.errors import NotArmed, StaleToken
 from sinkfence.sinks import Gate, Replay
@@ -14,8 +14,46 @@ from sinkfence_http.door import passage_of
 from sinkfence_http.records import identity
 from sinkfence_http.verifiers import Verifier
 
+G = TypeVar("G")
+R = TypeVar("R")
 
-class Fence:
+
+class Parts(Generic[G, R]):
+    """What a fence of either kind is made of, and the word that is the same in both."""
+
+    _aio: ClassVar[bool]
+
+    def __init__(
+        self,
+        gate: G,
+        verifier: Verifier,
+        *,
+        replay: R | None = None,
+        principal: Callable[[Mapping[str, Any]], str] | None = None,
+        strict: bool = True,
+    ) -> None:
+        check_parts(gate, verifier, replay, principal, aio=self._aio)
+        self.gate = gate
+        self.verifier = verifier
+        self.replay = replay
+        self.principal = principal
+        self.strict = strict
+        self._vouch = getattr(verifier, "vouch", None)
+
+    def step(self, request: Mapping[str, Any], name: str) -> str:
+        """Return the step that this request is under its Idempotency-Key, to be passed to `once`.
+
+        `request` is its environ or scope. Who is asking is a part of it, as of the record of the answer:
+        another customer's request under the same key is another step. It has 65 bytes more than `name`.
+
+        Raises:
+            MissingToken: the request came in without one.
+            Refused: it has no Idempotency-Key, or the fence has no replay: answered with 400.
+        """
+        return passage_of(request).step(name)
+
+
+class Fence(Parts[Gate, Replay]):
     """What `wsgi.FencingMiddleware` enforces, and what a handler asks for its token.
 
     Args:
@@ -34,22 +72,7 @@ class Fence:
         ValueError: replay without a principal, of a verifier whose tokens name no issuer.
     """
 
-    def __init__(
-        self,
-        gate: Gate,
-        verifier: Verifier,
-        *,
-        replay: Replay | None = None,
-        principal: Callable[[Mapping[str, Any]], str] | None = None,
-        strict: bool = True,
-    ) -> None:
-        check_parts(gate, verifier, replay, principal, aio=False)
-        self.gate = gate
-        self.verifier = verifier
-        self.replay = replay
-        self.principal = principal
-        self.strict = strict
-        self._vouch = getattr(verifier, "vouch", None)
+    _aio = False
 
     def announce(self, token: Token) -> None:
         """Make the token's owner known to the gate; first ask for it, where it is new and not signed."""
@@ -74,33 +97,15 @@ class Fence:
         """
         return passage_of(environ).admit(job_id)
 
-    def step(self, environ: Mapping[str, Any], name: str) -> str:
-        """Return the step that this request is under its Idempotency-Key, to be passed to `once`.
 
-        Who is asking is a part of it, as of the record of the answer: another customer's request under the
-        same key is another step. It has 65 bytes more than `name`.
-
-        Raises:
-            MissingToken: the request came in without one.
-            Refused: it has no Idempotency-Key, or the fence has no replay: answered with 400.
-        """
-        return passage_of(environ).step(name)
-
-
-class Recorded(Protocol):
-    """What a record's key is made with, of a fence of either kind."""
-
-    verifier: Any
-    principal: Callable[[Mapping[str, Any]], str] | None
-
-
-def key_of(fence: Recorded, request: Mapping[str, Any], value: str, token: Token, key: str) -> str:
+def key_of(fence: Parts[Any, Any], request: Mapping[str, Any], value: str, token: Token, key: str) -> str:
     """Return under what a request is recorded.
 
     Raises:
         TypeError: nobody is asking. They must not be given what somebody else was answered.
     """
-    who: object = fence.principal(request) if fence.principal else fence.verifier.issuer(value)
+    verifier: Any = fence.verifier
+    who: object = fence.principal(request) if fence.principal else verifier.issuer(value)
     if not isinstance(who, str) or not who:
         raise TypeError("principal must return a str that isn't empty")
     return identity(who, token.job_id, key)

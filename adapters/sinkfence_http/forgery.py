@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import secrets
+from dataclasses import replace
 from typing import Any
 
 from sinkfence.tokens import Token
 from sinkfence_http import wire
 from sinkfence_http.calls import Sign
-from sinkfence_http.signer import TokenSigner, signed_with
+from sinkfence_http.signer import TokenSigner
 from sinkfence_http.verifiers import ALGORITHMS, load_jwt, make_jws
 
 
@@ -52,12 +53,14 @@ def altered(sign: Sign, token: Token) -> dict[str, str]:
     if not isinstance(sign, TokenSigner):
         return {}
     name = f"sinkfence-doctor-{secrets.token_hex(8)}"
-    return {
-        "another audience": signed_with(sign, token, aud=name),
-        "another issuer": signed_with(sign, token, iss=name),
-        "another kid": signed_with(sign, token, kid=name),
-        "expired": signed_with(sign, token, age=7 * 24 * 3600),  # of any lifetime that is usual
+    week = 7 * 24 * 3600  # longer than any lifetime that is usual
+    ways = {
+        "another audience": replace(sign, audience=name),
+        "another issuer": replace(sign, issuer=name),
+        "another kid": replace(sign, kid=name),
+        "expired": replace(sign, lifetime=1, clock=lambda: sign.clock() - week),
     }
+    return {way: twin(token) for way, twin in ways.items()}
 
 
 def _other_key(alg: str) -> Any:

@@ -7,12 +7,10 @@ try:
 except ImportError:
     raise ImportError("the transports for httpx need httpx: pip install 'sinkfence[httpx]'") from None
 
-from sinkfence.sinks import Bearer
 from sinkfence_http import exchange
-from sinkfence_http.calls import Caller, Sign
 
 
-class FencedTransport(httpx.BaseTransport):
+class FencedTransport(exchange.Transport[httpx.BaseTransport], httpx.BaseTransport):
     """A transport for one bearer, to be mounted on the service's address: one Client per lease.
 
     It does as `requests_adapter.FencedAdapter` does, and raises the same. `transport` is what it sends by,
@@ -22,72 +20,22 @@ class FencedTransport(httpx.BaseTransport):
     given as bytes, text, a form or JSON is sent once.
     """
 
-    def __init__(
-        self, bearer: Bearer, *, sign: Sign | None = None, transport: httpx.BaseTransport | None = None
-    ) -> None:
-        self._caller = Caller(bearer, sign)
-        self._transport = httpx.HTTPTransport() if transport is None else transport
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send one request, as often as it takes (`httpx.BaseTransport.handle_request`)."""
-        transmit = self._transport.handle_request
-        if exchange.passes(request):
-            return transmit(request)
-        response: httpx.Response = exchange.send(httpx, self._caller, request, transmit)
-        return response
-
-    def close(self) -> None:
-        """Close the transport that it sends by."""
-        self._transport.close()
+    _library = httpx
 
 
-class AsyncFencedTransport(httpx.AsyncBaseTransport):
+class AsyncFencedTransport(exchange.AsyncTransport[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport):
     """As `FencedTransport`, for an AsyncClient on an event loop of asyncio."""
 
-    def __init__(
-        self, bearer: Bearer, *, sign: Sign | None = None, transport: httpx.AsyncBaseTransport | None = None
-    ) -> None:
-        self._caller = Caller(bearer, sign)
-        self._transport = httpx.AsyncHTTPTransport() if transport is None else transport
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """As `FencedTransport.handle_request`."""
-        transmit = self._transport.handle_async_request
-        if exchange.passes(request):
-            return await transmit(request)
-        response: httpx.Response = await exchange.asend(httpx, self._caller, request, transmit)
-        return response
-
-    async def aclose(self) -> None:
-        """As `FencedTransport.close`."""
-        await self._transport.aclose()
+    _library = httpx
 
 
-class HttpSink:
+class HttpSink(exchange.Sink[httpx.Client]):
     """A service that checks tokens, as something to arm: as `requests_adapter.HttpSink`, by a Client."""
 
-    durable: bool = True
-
-    def __init__(self, client: httpx.Client, base_url: str, *, sign: Sign | None = None) -> None:
-        self._client = client
-        self._url = base_url
-        self._sign = sign
-
-    def arm(self, bearer: Bearer) -> None:
-        """Raise the service's mark to the bearer's generation; raises as `requests_adapter.HttpSink.arm`."""
-        exchange.arm(httpx, self._client, self._url, Caller(bearer, self._sign))
+    _library = httpx
 
 
-class AsyncHttpSink:
+class AsyncHttpSink(exchange.AsyncSink[httpx.AsyncClient]):
     """As `HttpSink`, by an AsyncClient."""
 
-    durable: bool = True
-
-    def __init__(self, client: httpx.AsyncClient, base_url: str, *, sign: Sign | None = None) -> None:
-        self._client = client
-        self._url = base_url
-        self._sign = sign
-
-    async def arm(self, bearer: Bearer) -> None:
-        """As `HttpSink.arm`."""
-        await exchange.aarm(httpx, self._client, self._url, Caller(bearer, self._sign))
+    _library = httpx

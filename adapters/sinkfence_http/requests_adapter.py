@@ -19,7 +19,7 @@ except ImportError:
 
 from sinkfence.sinks import Bearer
 from sinkfence_http import wire
-from sinkfence_http.calls import ARM_TIMEOUT, Call, Caller, Sign, check_armed
+from sinkfence_http.calls import ARM_TIMEOUT, Call, Caller, Sign, arm_url, check_armed
 
 _NOWHERE: Final = (InvalidURL, InvalidSchema)  # raised before a connection is looked for
 
@@ -80,7 +80,7 @@ class HttpSink:
 
     def __init__(self, session: requests.Session, base_url: str, *, sign: Sign | None = None) -> None:
         self._session = session
-        self._url = base_url.rstrip("/") + wire.ARM_PATH
+        self._url = arm_url(base_url)
         self._sign = sign
 
     def arm(self, bearer: Bearer) -> None:

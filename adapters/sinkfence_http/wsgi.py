@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from http.client import responses
 from itertools import chain, islice
-from typing import Any, cast
+from typing import Any, Final
 
 from sinkfence.errors import MissingToken
-from sinkfence.sinks import Claim
+from sinkfence.sinks import Claim, Replay
 from sinkfence.tokens import Token
 from sinkfence_http import bodies, wire
 from sinkfence_http.answers import ACCEPTED, ARMED, TOKEN_REQUIRED, Answer
@@ -32,6 +32,9 @@ StartResponse = Callable[..., Write]
 App = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 _TOKEN, _KEY = ("HTTP_" + name.upper().replace("-", "_") for name in (wire.TOKEN, wire.IDEMPOTENCY_KEY))
+_STATUS: Final = wire.STATUS.lower()
+_HEAD_SENT: Final = b""
+_UNCLAIMED: Final = nullcontext()
 
 
 class FencingMiddleware:
@@ -69,151 +72,175 @@ class FencingMiddleware:
         return isinstance(outer, Passage) and outer.door is self._fence
 
     def _serve(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        fence = self._fence
-        with ExitStack() as stack:
-            claim: Claim | None = None
+        response = self._respond(environ, start_response)
+        # Until the head was sent: some servers read it as soon as they are given the body.
+        next(response)
+        return response
+
+    def _respond(self, environ: Environ, start_response: StartResponse) -> Generator[bytes]:
+        """Yield nothing once the head was sent, and then the body.
+
+        The handler may run on while its body is read: the gate is held until that has ended, or the server
+        calls close(). Not by close() alone: Werkzeug skips it when its client resets the connection.
+        """
+        fence, replay = self._fence, self._fence.replay
+        inside = False
+        try:
+            values = _values(environ, _TOKEN)
+            token = present(values, fence.verifier)
+            fence.announce(token)
+            if environ["REQUEST_METHOD"] == "POST" and environ.get("PATH_INFO") == wire.ARM_PATH:
+                yield from [_HEAD_SENT, *_answer(start_response, ARMED)]
+                return
             record: str | None = None
-            try:
-                values = _values(environ, _TOKEN)
-                token = present(values, fence.verifier)
-                fence.announce(token)
-                if environ["REQUEST_METHOD"] == "POST" and environ.get("PATH_INFO") == wire.ARM_PATH:
-                    return _answer(start_response, ARMED)
-                key = idempotency_key(_values(environ, _KEY)) if fence.replay is not None else None
+            claimed: AbstractContextManager[Claim | None] = _UNCLAIMED
+            if replay is not None and (key := idempotency_key(_values(environ, _KEY))) is not None:
                 # Read before the gate is entered: a slow sender must not keep a newer owner waiting.
-                digest = bodies.read(environ, fence.replay.max_body) if fence.replay and key else b""
-                watch = stack.enter_context(fence.gate.enter(token))
-                if fence.replay is not None and key is not None:
-                    record = key_of(fence, environ, values[0], token, key)
-                    claim = stack.enter_context(
-                        fence.replay.claim(token, record, _fingerprint(environ, token, digest))
-                    )
-            except Exception as error:  # noqa: BLE001  # whatever it is, the door stays shut
-                return _answer(start_response, turn_away(error))
-            if claim is not None and (answer := known(claim)) is not None:
-                return _answer(start_response, answer)
-            passage = environ[PASSAGE] = Passage(token, fence, fence.strict, watch, record)
-            recording = Recording(fence.replay.max_body if fence.replay else 0)
-            response = _Response(passage, start_response, claim, recording)
-            # The handler may run on while its body is read: the gate is held until the server calls close().
-            stack.callback(response.settle)
-            response.run(self._app, environ, stack)
-            response.stack = stack.pop_all()
-            return response
+                digest = bodies.read(environ, replay.max_body)
+                record = key_of(fence, environ, values[0], token, key)
+                claimed = replay.claim(token, record, _fingerprint(environ, token, digest))
+            with fence.gate.enter(token) as watch, claimed as claim:
+                inside = True
+                if claim is not None and (answer := known(claim)) is not None:
+                    yield from [_HEAD_SENT, *_answer(start_response, answer)]
+                    return
+                passage = environ[PASSAGE] = Passage(token, fence, watch, record)
+                recorder = _Recorder(passage, claim, replay) if claim and replay else None
+                yield from self._run(environ, _Head(passage, start_response, recorder))
+        except Exception as error:
+            if inside:
+                raise
+            # Whatever it is, the door stays shut.
+            yield from [_HEAD_SENT, *_answer(start_response, turn_away(error))]
+
+    def _run(self, environ: Environ, head: _Head) -> Generator[bytes]:
+        passage, recorder = head.passage, head.recorder
+        body: Any = ()
+        try:
+            try:
+                body = self._app(environ, head.start)
+                rest = iter(body)
+                first = list(islice(rest, 1))
+                instead = head.send()
+            except Exception as error:
+                answer = passage.refusal(error, started=head.sent)
+                if answer is None:
+                    raise
+                instead = head.answer(answer)
+            yield _HEAD_SENT
+            if instead is not None:
+                yield from instead
+            else:
+                whole = chain(first, rest)
+                yield from whole if recorder is None else recorder.recorded(whole)
+        except Exception as error:
+            if head.sent:
+                passage.refusal(error, started=True)  # for the log
+            raise
+        finally:
+            try:
+                if hasattr(body, "close"):
+                    body.close()
+            finally:
+                if recorder is not None:
+                    recorder.settle()
 
 
-class _Response:
-    """The application's response, its head kept back until its first bytes are there.
+class _Head:
+    """The head of an application's response, kept back until the first bytes are there.
 
-    So a refusal that comes before them, out of the application or its generator, still finds an answer. The
-    first bytes are waited for before the server is given anything: some servers read the head at that moment.
+    So a refusal that comes before them, out of the application or its generator, still finds an answer.
     """
 
-    def __init__(
-        self, passage: Passage, start_response: StartResponse, claim: Claim | None, recording: Recording
-    ) -> None:
-        self.stack = ExitStack()
-        self._passage = passage
-        self._claim = claim
-        self._recording = recording
+    def __init__(self, passage: Passage, start_response: StartResponse, recorder: _Recorder | None) -> None:
+        self.passage = passage
         self._start_response = start_response
+        self.recorder = recorder
         self._head: tuple[str, Headers] | None = None
-        self._started = False
+        self.sent = False
         self._write: Write | None = None  # what the server's start_response has returned
         self._instead: list[bytes] | None = None
-        self._body: Iterator[bytes] = iter(())
 
-    def run(self, app: App, environ: Environ, stack: ExitStack) -> None:
-        try:
-            body = app(environ, self._start)
-            if hasattr(body, "close"):
-                stack.callback(cast("Any", body).close)
-            rest = iter(body)
-            first = list(islice(rest, 1))
-            instead = self._send_head()
-        except Exception as error:
-            answer = self._passage.refusal(error, started=self._started)
-            if answer is None:
-                raise
-            first, rest, instead = [], iter(()), _answer(self._start_response, answer)
-        self._body = chain(first, rest) if instead is None else iter(instead)
+    def start(self, status: str, headers: Headers, exc_info: Any = None) -> Write:
+        """Take the head (PEP 3333, start_response)."""
+        if self.sent and exc_info is not None:
+            raise exc_info[1].with_traceback(exc_info[2])
+        self._head = status, headers
+        return self._write_early
 
-    def __iter__(self) -> Iterator[bytes]:
-        return self
+    def _write_early(self, data: bytes) -> None:
+        self.send()
+        if self._write is not None:
+            if self.recorder is not None:
+                self.recorder.add(data)
+            self._write(data)
 
-    def __next__(self) -> bytes:
-        try:
-            data = next(self._body)
-        except Exception as error:
-            if isinstance(error, StopIteration):
-                self._recording.end()
-            else:
-                self._passage.refusal(error, started=True)  # for the log
-            # The handler is done, so the gate is left here and not by the server's close() alone: Werkzeug
-            # skips that when its client resets the connection after the last byte. The gate's generator would
-            # then be ended by the garbage collector, inside some request of another thread.
-            self.close()
-            raise
-        self._record(data)
-        return data
+    def send(self) -> list[bytes] | None:
+        """Send the head, or another answer instead: its body is returned."""
+        if self.sent:
+            return self._instead
+        if self._head is None:
+            raise RuntimeError("the application has not called start_response")
+        status, headers = self._head
+        self.sent = True
+        answer = self.passage.judge(int(status[:3]))
+        if answer is not None:
+            self._instead = self.answer(answer)
+        else:
+            own = [pair for pair in headers if pair[0].lower() != _STATUS]
+            if self.recorder is not None:
+                self.recorder.start(int(status[:3]), own)
+            self._write = self._start_response(status, [*own, (wire.STATUS, ACCEPTED)])
+        return self._instead
 
-    def close(self) -> None:
-        self.stack.close()
+    def answer(self, answer: Answer) -> list[bytes]:
+        """Send the door's own answer's head, and return its body."""
+        return _answer(self._start_response, answer)
 
-    def settle(self) -> None:
-        """Say what has become of the request, once."""
-        claim, self._claim = self._claim, None
-        if claim is None:
-            return
-        kept = self._recording.kept() if self._passage.keeps(self._recording.status) else None
-        try:
-            if kept is not None:
-                claim.keep(kept)
-            else:
-                claim.leave(undone=self._passage.undone(self._recording.status))
-        except Exception:  # noqa: BLE001  # what was done is done, and its caller is told
-            log_unkept(self._passage.token)
 
-    def _record(self, data: bytes) -> None:
-        if self._claim is not None:
-            self._recording.add(data)
-            self._settle_whole()
+class _Recorder:
+    """Keeps a response while it goes out, for the repetitions of its request."""
+
+    def __init__(self, passage: Passage, claim: Claim, replay: Replay) -> None:
+        self._passage = passage
+        self._claim: Claim | None = claim
+        self._recording = Recording(replay.max_body)
+
+    def start(self, status: int, headers: Headers) -> None:
+        """Note the head."""
+        self._recording.start(status, headers)
+        self._settle_whole()
+
+    def add(self, data: bytes) -> None:
+        """Note a part of the body."""
+        self._recording.add(data)
+        self._settle_whole()
+
+    def recorded(self, body: Iterable[bytes]) -> Generator[bytes]:
+        """Yield the body, each part noted."""
+        for data in body:
+            self.add(data)
+            yield data
+        self._recording.end()
 
     def _settle_whole(self) -> None:
         # Before the last of it is sent: who has it all may ask again at once.
         if self._recording.whole:
             self.settle()
 
-    def _start(self, status: str, headers: Headers, exc_info: Any = None) -> Write:
-        if self._started and exc_info is not None:
-            raise exc_info[1].with_traceback(exc_info[2])
-        self._head = status, headers
-        return self._write_early
-
-    def _write_early(self, data: bytes) -> None:
-        self._send_head()
-        if self._write is not None:
-            self._record(data)
-            self._write(data)
-
-    def _send_head(self) -> list[bytes] | None:
-        """Send the head, or another answer instead: its body is returned."""
-        if self._started:
-            return self._instead
-        if self._head is None:
-            raise RuntimeError("the application has not called start_response")
-        status, headers = self._head
-        self._started = True
-        answer = self._passage.judge(int(status[:3]))
-        if answer is not None:
-            self._instead = _answer(self._start_response, answer)
-        else:
-            own = [pair for pair in headers if pair[0].lower() != wire.STATUS.lower()]
-            if self._claim is not None:
-                self._recording.start(int(status[:3]), own)
-                self._settle_whole()
-            self._write = self._start_response(status, [*own, (wire.STATUS, ACCEPTED)])
-        return self._instead
+    def settle(self) -> None:
+        """Say what has become of the request, once."""
+        claim, self._claim = self._claim, None
+        if claim is None:
+            return
+        kept, undone = self._passage.ending(self._recording)
+        try:
+            if kept is not None:
+                claim.keep(kept)
+            else:
+                claim.leave(undone=undone)
+        except Exception:  # noqa: BLE001  # what was done is done, and its caller is told
+            log_unkept(self._passage.token)
 
 
 def _values(environ: Environ, name: str) -> list[str]:

@@ -27,7 +27,7 @@ from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
 from sinkfence import StaleToken, Token
-from sinkfence_http import Fence, TrustedNetwork, aio, wire
+from sinkfence_http import Fence, TrustedNetwork, aio, asgi, wire
 from sinkfence_http.frameworks import install
 from sinkfence_http.httpx_transport import (
     AsyncFencedTransport,
@@ -75,9 +75,13 @@ def starlette_app(gate):
     return install(app, fence, exempt=exempt)
 
 
-def fastapi_app(gate):
+def fastapi_app(gate, installed):
     fence = aio.Fence(memory_gate.AsyncMemoryGate(gate), TrustedNetwork())
-    app = install(FastAPI(), fence, exempt=exempt)
+    app = FastAPI()
+    if installed:
+        install(app, fence, exempt=exempt)
+    else:
+        app.add_middleware(asgi.FencingMiddleware, fence=fence, exempt=exempt)
 
     async def caller(request: Request) -> Token:
         return await fence.admit(request.scope, "account-17")
@@ -122,7 +126,7 @@ def gate():
     return memory_gate.MemoryGate()
 
 
-@pytest.fixture(params=["starlette", "fastapi", "flask", "django", "async-django"])
+@pytest.fixture(params=["starlette", "fastapi", "fastapi-add_middleware", "flask", "django", "async-django"])
 def send(request, gate, configured):
     """Return a function that posts to one framework's application, and returns status and Fencing-Status."""
 
@@ -137,8 +141,8 @@ def send(request, gate, configured):
     match request.param:
         case "starlette":
             yield of_asgi(starlette_app(gate))
-        case "fastapi":
-            yield of_asgi(fastapi_app(gate))
+        case "fastapi" | "fastapi-add_middleware":
+            yield of_asgi(fastapi_app(gate, request.param == "fastapi"))
         case "flask":
             yield of_wsgi(flask_app(gate))
         case "django":

@@ -73,7 +73,7 @@ def test_the_wrong_kind_of_gate_says_which_to_use(gate):
 def test_admit_compares_the_job_and_hands_out_the_token(gate):
     """The token for its own job, JobMismatch for another, MissingToken without one, sync and async alike."""
     fence = sinkfence_http.Fence(gate, TrustedNetwork())
-    environ = {PASSAGE: Passage(TOKEN, fence, True, memory_gate.Watch())}
+    environ = {PASSAGE: Passage(TOKEN, fence, memory_gate.Watch(), None)}
     assert fence.admit(environ, "invoice-42") is TOKEN
     with pytest.raises(JobMismatch):
         fence.admit(environ, "invoice-43")
@@ -89,7 +89,7 @@ def test_admit_compares_the_job_and_hands_out_the_token(gate):
 
 def test_a_mismatch_that_the_handler_got_over_is_not_held_against_it(gate):
     """It has tried one name, then the right one: what it answers of its own accord goes out."""
-    passage = Passage(TOKEN, object(), True, memory_gate.Watch())
+    passage = Passage(TOKEN, sinkfence_http.Fence(gate, TrustedNetwork()), memory_gate.Watch(), None)
     with pytest.raises(JobMismatch):
         passage.admit("invoice-43")
     assert passage.judge(503).slug == "job-mismatch"

@@ -12,6 +12,7 @@ import requests
 from urllib3.util import Timeout
 
 from sinkfence import OutcomeUnknown, StaleToken, Token
+from sinkfence_http import httpx_transport
 from sinkfence_http.requests_adapter import FencedAdapter, HttpSink
 
 TOKEN = Token("invoice-42", 8, "b:1")
@@ -92,6 +93,14 @@ def test_a_timeout_is_given_in_any_way_that_requests_takes(session, scripted, ti
 def test_a_session_arms_a_durable_sink(session):
     """The marks behind a service's door outlive its process."""
     assert HttpSink(session, "http://127.0.0.1/").durable is True
+
+
+@pytest.mark.parametrize("end", ["?a=b", "#a", "/?"])
+@pytest.mark.parametrize("kind", [HttpSink, httpx_transport.HttpSink, httpx_transport.AsyncHttpSink])
+def test_an_address_with_a_query_is_not_armed(session, kind, end):
+    """Put to its end, the path would be a part of the query, and the POST another route's."""
+    with pytest.raises(ValueError, match="no query"):
+        kind(session, f"http://127.0.0.1/orders{end}")
 
 
 class Sealed(io.BytesIO):

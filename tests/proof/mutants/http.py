@@ -15,14 +15,14 @@ HTTP: tuple[Mutant, ...] = (
         "http.takeover",
         "D9",
         "a new owner is told that the service knows of it, and the old one's requests are served",
-        (Edit(WSGI, "                fence.announce(token)\n", ""),),
+        (Edit(WSGI, "            fence.announce(token)\n", ""),),
     ),
     Mutant(
         "ASGI door without check",
         "http.asynchronous",
         "D9",
         "the same under another kind of server",
-        (Edit("adapters/sinkfence_http/asgi.py", "                await fence.announce(token)\n", ""),),
+        (Edit("adapters/sinkfence_http/asgi.py", "            await fence.announce(token)\n", ""),),
     ),
     Mutant(
         "check at the door, effect later",
