@@ -85,7 +85,7 @@ S3: tuple[Mutant, ...] = (
             Edit(
                 OBJECTS,
                 ARM,
-                "        self._known.kept = swap.look(self._known.exchange())\n        return\n",
+                "        self._known.kept = readers.look(self._known.exchange())\n        return\n",
             ),
         ),
         promise="D9 arm-refuses-older",
@@ -99,7 +99,7 @@ S3: tuple[Mutant, ...] = (
             Edit(
                 OBJECTS,
                 ARM,
-                "        if swap.look(self._known.exchange()) is None:\n            return\n" + ARM,
+                "        if readers.look(self._known.exchange()) is None:\n            return\n" + ARM,
             ),
         ),
         promise="D9 arm-refuses-older",
