@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, Final
 
 import requests
 
@@ -11,6 +12,9 @@ from sinkfence.tokens import Token
 from sinkfence_http import wire
 from sinkfence_http.requests_adapter import FencedAdapter, HttpSink
 from sinkfence_trials.torture.destinations import TIMEOUT, Seen, Write
+
+ATTEMPT: Final = "Torture-Attempt"
+"""The header field that says which attempt it is, and on which effect it builds."""
 
 
 class Caller:
@@ -36,11 +40,13 @@ class Caller:
         return str(self._post(token, write).json()["applied"])
 
     def _post(self, token: Token, write: Write) -> requests.Response:
-        said = {"id": write.id, "base": write.base.last}
-        headers = {wire.IDEMPOTENCY_KEY: token.key(write.step)}
+        # Whoever makes a step makes the same request, for its key stands for the request's content: what
+        # tells one attempt from another is beside it.
+        said = json.dumps({"id": write.id, "base": write.base.last})
+        headers = {wire.IDEMPOTENCY_KEY: token.key(write.step), ATTEMPT: said}
         if not self.fenced:
             headers[wire.TOKEN] = wire.format_token(token)
-        return self._send("POST", token, json=said, headers=headers)
+        return self._send("POST", token, json={"step": write.step}, headers=headers)
 
     def _send(self, method: str, token: Token, **what: Any) -> requests.Response:
         if self.fenced and self._mounted != token:

@@ -6,6 +6,7 @@ a write it tells its parent as well: whoever sent it may have gone.
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from pathlib import Path
@@ -23,6 +24,7 @@ from sinkfence_http.aio import Fence, HostGate
 from sinkfence_http.asgi import FencingMiddleware
 from sinkfence_trials.demo import child
 from sinkfence_trials.history import Event, History, now, read
+from sinkfence_trials.torture.caller import ATTEMPT
 
 
 class Log:
@@ -67,7 +69,7 @@ def application(folder: Path, *, fenced: bool) -> Starlette:
         token = (
             await fence.admit(request.scope, job) if fenced else wire.parse_token(request.headers[wire.TOKEN])
         )
-        said, key = await request.json(), request.headers["idempotency-key"]
+        said, key = json.loads(request.headers[ATTEMPT]), request.headers["idempotency-key"]
         # Killed between effect and answer, it comes again, from a newer owner, whom the door lets in.
         if (by := log.by(key)) is not None:
             return JSONResponse({"applied": by})
