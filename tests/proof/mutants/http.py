@@ -78,11 +78,13 @@ HTTP: tuple[Mutant, ...] = (
         "D9",
         "a handler that works while its answer is read is taken for one that has left",
         (
-            Edit(WSGI, "with ExitStack() as stack:", "with ExitStack() as stack, ExitStack() as early:"),
             Edit(
                 WSGI,
-                "watch = stack.enter_context(fence.gate.enter(token))",
-                "watch = early.enter_context(fence.gate.enter(token))",
+                "                yield from self._run(environ, _Head(passage, start_response, recorder))\n",
+                "                body = self._run(environ, _Head(passage, start_response, recorder))\n"
+                "                next(body)\n"
+                "            yield _HEAD_SENT\n"
+                "            yield from body\n",
             ),
         ),
     ),
