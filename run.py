@@ -244,7 +244,7 @@ def run(verb, arguments):
     variables = environment()
     os.chdir(ROOT)
     if verb == "lint":
-        failed = [check for check in CHECKS if subprocess.call(check.split(), env=variables) != 0]
+        failed = [check for check, code in side_by_side(CHECKS, variables) if code != 0]
         say("failed: " + ", ".join(failed) if failed else "every check has passed")
         return 1 if failed else 0
     if verb == "dist":
@@ -259,6 +259,24 @@ def run(verb, arguments):
     if not shutil.which(command[0], path=variables["PATH"]):
         raise Stop("there is no command %r" % command[0])
     return os.execvpe(command[0], command, variables)
+
+
+def side_by_side(commands, variables):
+    """Run commands at once, and yield each with its exit code; what they say is shown one after the other."""
+    running = [
+        (
+            command,
+            subprocess.Popen(
+                command.split(), env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            ),
+        )
+        for command in commands
+    ]
+    for command, process in running:
+        said = process.communicate()[0]
+        sys.stdout.write("$ %s\n%s" % (command, said.decode("utf-8", "replace")))
+        sys.stdout.flush()
+        yield command, process.returncode
 
 
 def say(text):
