@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sinkfence_trials.timeline.plan import Plan
-from sinkfence_trials.timeline.run import Armed, Lane, Run
+from sinkfence_trials.timeline.run import Lane, Moment, Run
 from sinkfence_trials.timeline.text import Room, safe, seconds, width
 from sinkfence_trials.timeline.thinning import thinned
 
@@ -98,14 +98,15 @@ def _faults(run: Run, plan: Plan) -> Iterator[Bar]:
 
 def _seen(run: Run, plan: Plan) -> Iterator[Bar]:
     """Tint each destination's lane in the colour of the newest owner that has armed it."""
-    lanes: dict[Lane, list[Armed]] = {}
-    for armed in sorted(run.armed, key=lambda each: each.t):
+    lanes: dict[Lane, list[Moment]] = {}
+    for armed in run.of("armed"):
         steps = lanes.setdefault(armed.lane, [])
-        if not steps or armed.generation > steps[-1].generation:
+        if not steps or (armed.generation or 0) > (steps[-1].generation or 0):
             steps.append(armed)
     for lane, steps in lanes.items():
         ends = [plan.x(armed.t) for armed in steps[1:]] + [plan.right]
         for armed, end in zip(steps, ends, strict=True):
-            seen = f"has seen {armed.generation}"
-            told = f"has seen generation {armed.generation}"
-            yield Bar("seen", plan.y(lane), plan.x(armed.t), end, plan.colour(armed.worker), told, (seen,))
+            seen = (f"has seen {armed.generation}",)
+            yield Bar(
+                "seen", plan.y(lane), plan.x(armed.t), end, plan.colour(armed.worker), armed.words, seen
+            )

@@ -74,7 +74,11 @@ def picture(run: Run, format: Format, *, top: float = 0, said: str = "", links: 
     `#flaw-2` and so on.
     """
     plan = Plan(run, format, top + 22)
-    placed = [_Dot(each, plan.x(each.t), plan.y(each.lane), plan.colour(each.worker)) for each in run.moments]
+    placed = [
+        _Dot(each, plan.x(each.t), plan.y(each.lane), plan.colour(each.worker))
+        for each in run.moments
+        if each.kind in SHAPES
+    ]
     dots = thinned(placed, _Dot.place, format.width)
     dots.sort(key=lambda dot: (dot[0].moment.kind == "flaw", dot[0].x))
     long = bars(run, plan)

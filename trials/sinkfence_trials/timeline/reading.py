@@ -9,7 +9,7 @@ from operator import attrgetter
 from sinkfence_trials.checker import Violation
 from sinkfence_trials.history import Event
 from sinkfence_trials.timeline.lasting import OF_THE_STORE, faults, holds
-from sinkfence_trials.timeline.run import STORE, Armed, Kind, Lane, Moment, Run
+from sinkfence_trials.timeline.run import STORE, Kind, Lane, Moment, Run
 from sinkfence_trials.timeline.text import shortened
 
 
@@ -29,9 +29,9 @@ def read(events: Iterable[Event], violations: Sequence[Violation]) -> Run:
     run.moments += [
         moment for event in own if id(event) not in flawed for moment in _moments(event, requests)
     ]
+    run.moments += [armed for event in own for armed in _armed(event, run.jobs)]
     run.moments.sort(key=attrgetter("t"))
-    run.armed = [armed for event in own for armed in _armed(event, run.jobs)]
-    for lane in [moment.lane for moment in run.moments] + [armed.lane for armed in run.armed]:
+    for lane in (moment.lane for moment in run.moments):
         if lane.of == "sink" and lane.sink not in run.jobs.setdefault(lane.name, []):
             run.jobs[lane.name].append(lane.sink)
     order = list(dict.fromkeys(sink for sinks in run.jobs.values() for sink in sinks))
@@ -39,7 +39,7 @@ def read(events: Iterable[Event], violations: Sequence[Violation]) -> Run:
     workers = requests.askers - {STORE, ""} | {
         flaw.worker for flaw in run.of("flaw") if flaw.began is not None
     }
-    run.workers = sorted(workers)
+    run.workers = sorted(workers, key=lambda name: (len(name), name))  # worker 10 after worker 2
     run.servers = sorted({fault.worker for fault in run.faults} - workers)
     return run
 
@@ -116,11 +116,12 @@ def _lane(event: Event, job: str) -> Lane:
     return Lane("store", job) if event.f in OF_THE_STORE else Lane("sink", job, _sink(event))
 
 
-def _armed(event: Event, jobs: dict[str, list[str]]) -> Iterator[Armed]:
-    if (event.f, event.type) == ("arm", "ok") and event.generation is not None:
+def _armed(event: Event, jobs: dict[str, list[str]]) -> Iterator[Moment]:
+    if (event.f, event.type) == ("arm", "ok"):
         # An arm that names no destination was all of the job's.
         for name in [event.value["sink"]] if "sink" in event.value else jobs[event.job]:
-            yield Armed(event.t, Lane("sink", event.job, name), event.generation, event.p)
+            lane, words = Lane("sink", event.job, name), f"has seen generation {event.generation}"
+            yield Moment(event.t, "armed", lane, event.p, event.generation, words)
 
 
 def _jobs(events: list[Event], violations: Sequence[Violation]) -> dict[str, list[str]]:

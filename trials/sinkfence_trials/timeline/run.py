@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-Kind = Literal["request", "effect", "refusal", "unknown", "flaw"]
+Kind = Literal["armed", "request", "effect", "refusal", "unknown", "flaw"]
+"""Of a moment. Armed: from here on a destination has seen a generation."""
 
 STORE: Final = "lease store"
 
@@ -57,16 +58,6 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Armed:
-    """From here on a destination has seen a generation."""
-
-    t: float
-    lane: Lane
-    generation: int
-    worker: str
-
-
-@dataclass(frozen=True, slots=True)
 class Fault:
     """What was done to a worker or to the store."""
 
@@ -85,7 +76,6 @@ class Run:
     end: float = 0.0
     holds: list[Hold] = field(default_factory=list[Hold])
     moments: list[Moment] = field(default_factory=list[Moment])
-    armed: list[Armed] = field(default_factory=list[Armed])
     faults: list[Fault] = field(default_factory=list[Fault])
     jobs: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """The names of each job's destinations."""
