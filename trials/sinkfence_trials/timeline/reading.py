@@ -20,7 +20,6 @@ def read(events: Iterable[Event], violations: Sequence[Violation]) -> Run:
     run = Run(own[0].t, own[-1].t) if own else Run()
     run.holds = holds(own, requests.worker)
     run.faults = faults(own, run.end)
-    run.jobs = _jobs(own, violations)
     broken: defaultdict[tuple[int, str], list[Violation]] = defaultdict(list)
     for violation in violations:
         broken[id(violation.event), violation.job].append(violation)
@@ -29,13 +28,13 @@ def read(events: Iterable[Event], violations: Sequence[Violation]) -> Run:
     run.moments += [
         moment for event in own if id(event) not in flawed for moment in _moments(event, requests)
     ]
-    run.moments += [armed for event in own for armed in _armed(event, run.jobs)]
     run.moments.sort(key=attrgetter("t"))
-    for lane in (moment.lane for moment in run.moments):
-        if lane.of == "sink" and lane.sink not in run.jobs.setdefault(lane.name, []):
-            run.jobs[lane.name].append(lane.sink)
-    order = list(dict.fromkeys(sink for sinks in run.jobs.values() for sink in sinks))
-    run.jobs = {job: sorted(sinks, key=order.index) for job, sinks in sorted(run.jobs.items())}
+    jobs = {event.job for event in own if event.job} | {violation.job for violation in violations}
+    there = dict.fromkeys(
+        (moment.lane.name, moment.lane.sink) for moment in run.moments if moment.lane.of == "sink"
+    )
+    order = dict.fromkeys(sink for _, sink in there)
+    run.jobs = {job: [sink for sink in order if (job, sink) in there] for job in sorted(jobs)}
     workers = requests.askers - {STORE, ""} | {
         flaw.worker for flaw in run.of("flaw") if flaw.began is not None
     }
@@ -87,6 +86,8 @@ def _moments(event: Event, requests: _Requests) -> Iterator[Moment]:
     match event.f, event.type:
         case "write" | "complete", "invoke":
             yield _moment(event, requests, "request", f"begins: {event.f}{step}")
+        case "arm", "ok":
+            yield _moment(event, requests, "armed", f"has seen generation {event.generation}")
         case "effect", _:
             yield _moment(event, requests, "effect", f"write{step} took effect")
         case "write" | "arm" | "renew" | "complete" | "release", "fail":
@@ -113,27 +114,6 @@ def _moment(
 
 
 def _lane(event: Event, job: str) -> Lane:
-    return Lane("store", job) if event.f in OF_THE_STORE else Lane("sink", job, _sink(event))
-
-
-def _armed(event: Event, jobs: dict[str, list[str]]) -> Iterator[Moment]:
-    if (event.f, event.type) == ("arm", "ok"):
-        # An arm that names no destination was all of the job's.
-        for name in [event.value["sink"]] if "sink" in event.value else jobs[event.job]:
-            lane, words = Lane("sink", event.job, name), f"has seen generation {event.generation}"
-            yield Moment(event.t, "armed", lane, event.p, event.generation, words)
-
-
-def _jobs(events: list[Event], violations: Sequence[Violation]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    told = [(event.job, event) for event in events if event.job]
-    # An invariant may be broken by an event of no job: nothing was applied after a heal.
-    for job, event in told + [(violation.job, violation.event) for violation in violations]:
-        sinks = found.setdefault(job, [])
-        if event.f in ("effect", "write", "trace", "mark", "heal") and _sink(event) not in sinks:
-            sinks.append(_sink(event))
-    return found
-
-
-def _sink(event: Event) -> str:
-    return str(event.value.get("sink", ""))
+    if event.f in OF_THE_STORE:
+        return Lane("store", job)
+    return Lane("sink", job, str(event.value.get("sink", "")))
