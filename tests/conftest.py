@@ -176,6 +176,19 @@ def dsn(postgres_server: PostgresServer) -> Iterator[str]:
     postgres_server.drop_database(database)
 
 
+@pytest.fixture
+def application(dsn: str) -> Iterator[str]:
+    """The libpq URI of that database, as a role that has no rights yet: the user of the URI."""
+    import psycopg
+
+    role = f"app_{secrets.token_hex(6)}"
+    parts = urlsplit(dsn)
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute(f"create role {role} login password 'secret'")
+        yield parts._replace(netloc=f"{role}:secret@{parts.netloc.rpartition('@')[2]}").geturl()
+        admin.execute(f"drop owned by {role}; drop role {role}")
+
+
 @pytest.fixture(scope="session")
 def s3_server(pytestconfig: pytest.Config) -> Iterator[S3Server]:
     """An S3 server."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sinkfence.errors import NotEnforced, SchemaMismatch
 from sinkfence.findings import Finding
@@ -88,31 +87,23 @@ def meanings(table: str) -> Meanings:
 
 def survey(findings: list[Finding]) -> Plan[None]:
     """Find out, for the doctor, what is protected, and how well."""
-    columns = "relation, job_id, warn_only, lacks, misses, reachable"
+    columns = "relation, job_id, warn_only, lacks, misses"
     rows = yield Query(f"SELECT {columns} FROM sinkfence.protected() ORDER BY 1", {}, rows=None)  # noqa: S608
     for row in rows:
-        findings += _judge(*row)
+        findings.append(_judge(*row))
     if not rows:
         says = "no table is protected: what goes round the guard is not checked"
         findings.append(Finding("tables", "note", says, "run sinkfence_postgres.protect(conn, table)"))
 
 
-def _judge(
-    table: str, job_id: str | None, warn_only: bool, lacks: str | None, *more: Any
-) -> Iterator[Finding]:
-    misses, owners = more
+def _judge(table: str, job_id: str | None, warn_only: bool, lacks: str | None, misses: int | None) -> Finding:
     name, mode = f"table {table}", f"job_id={job_id!r}" if job_id else "any job"
     if lacks:
         says = f"half protected ({mode}): {lacks}"
-        yield Finding(name, "broken", says, "call protect again, as you want it")
-    elif warn_only:
+        return Finding(name, "broken", says, "call protect again, as you want it")
+    if warn_only:
         counted = "nobody may say how many" if misses is None else misses
         says = f"counts only ({mode}): {counted} transactions would have been refused"
         advice = "the server's log names them; when no more come, protect without warn_only"
-        yield Finding(name, "note", says, advice)
-    else:
-        yield Finding(name, "ok", f"protected ({mode})")
-    if owners:
-        says = f"who writes can disable its triggers, as its owner: {owners}"
-        advice = "ALTER TABLE ... OWNER TO a role without login, of which no writer is a member"
-        yield Finding(name, "weak", says, advice)
+        return Finding(name, "note", says, advice)
+    return Finding(name, "ok", f"protected ({mode})")

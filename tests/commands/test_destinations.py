@@ -82,12 +82,17 @@ def test_the_mark_of_an_object(
     assert "nobody has armed or put" in absent.err
 
 
-def test_doctor_postgres(sinkfence: Sinkfence, fenced: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fenced is 0, by argument or by variable; a database without sinkfence is a finding, and 1."""
-    fine = sinkfence("doctor", "postgres", fenced)
+def test_doctor_postgres(
+    sinkfence: Sinkfence, fenced: str, application: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fenced is 0, by argument or by variable; what is not, or not shown to be, is a finding, and 1."""
+    fine = sinkfence("doctor", "postgres", application)
     assert (fine.code, fine.err) == (0, "")
     assert fine.out.endswith("\nfenced\n")
-    monkeypatch.setenv("SINKFENCE_POSTGRES", fenced)
+    superuser = sinkfence("doctor", "postgres", fenced)
+    assert superuser.code == 1
+    assert superuser.out.endswith("\nNOT FENCED, or not shown to be\n")
+    monkeypatch.setenv("SINKFENCE_POSTGRES", application)
     shown = json.loads(sinkfence("doctor", "postgres", "--json").out)
     assert (shown["fenced"], shown.keys()) == (True, {"where", "fenced", "findings"})
     with psycopg.connect(fenced, autocommit=True) as conn:
@@ -195,4 +200,4 @@ def test_schema_by_psql_and_what_then_works(process: Sinkfence, dsn: str) -> Non
     assert process("leases", "list", SINKFENCE_STORE=dsn) == (0, "", "")
     assert process("marks", "list", "--json", SINKFENCE_POSTGRES=dsn).out == '{\n  "marks": []\n}\n'
     with psycopg.connect(dsn) as conn:
-        assert doctor(conn).fenced
+        assert "broken" not in {each.grade for each in doctor(conn).findings}

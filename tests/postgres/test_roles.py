@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,6 +13,8 @@ import pytest
 from sinkfence.errors import SchemaMismatch, StaleToken
 from sinkfence_postgres import PostgresSink, install, transaction
 from sinkfence_trials.servers.postgres import postgres
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +71,30 @@ def test_a_second_installer_is_told_what_it_lacks(cluster, admin):
         installed(login(cluster, "of_two", "two"))
     admin.execute("grant sinkfence_owner to two")
     installed(login(cluster, "of_two", "two"))
+
+
+def test_a_second_installer_where_the_first_has_made_the_roles(cluster, admin):
+    """By the recipe of docs/security.md: from the first it is taken, to who installs it is lent."""
+    recipe = (
+        (ROOT / "docs" / "security.md")
+        .read_text()
+        .partition("\nREVOKE sinkfence_owner")[2]
+        .partition("```")[0]
+    )
+    take, lend, _, take_back = f"REVOKE sinkfence_owner{recipe}".replace(
+        "other_deployment", "two"
+    ).splitlines()
+    installed(login(cluster, "of_one", "one"))
+    admin.execute(lend)
+    if admin.info.server_version >= 160000:
+        with pytest.raises(SchemaMismatch, match="open to one"):
+            installed(login(cluster, "of_two", "two"))
+    admin.execute(take.replace("deployment", "one"))
+    installed(login(cluster, "of_two", "two"))
+    admin.execute(take_back)
+    for role in ("one", "two"):
+        with pytest.raises(SchemaMismatch, match="let a superuser do it"):
+            installed(login(cluster, f"of_{role}", role))
 
 
 @pytest.mark.parametrize("planted", ["member", "member with a schema", "login"])

@@ -143,7 +143,7 @@
 
   -- Every table that has one of these triggers, or is the table of a partition that has; for the doctor.
   create or replace function sinkfence.protected()
-  returns table (relation text, job_id name, warn_only boolean, lacks text, misses bigint, reachable text)
+  returns table (relation text, job_id name, warn_only boolean, lacks text, misses bigint)
   language sql stable set search_path = pg_catalog, pg_temp as $fn$
     with recursive ours as (
       select t.tgrelid, t.tgparentid, t.tgargs, t.tgfoid = 'sinkfence.count_write()'::regprocedure as warn_only
@@ -162,12 +162,8 @@
     select r.relation::text, r.job_id, r.warn_only,
            (select string_agg(l.lacks, ', ') from sinkfence.unprotected(r.relation, r.job_id, r.warn_only) l),
            -- not for who may not read it; and null before the first
-           case when has_sequence_privilege(s.oid, 'usage, select') then coalesce(pg_sequence_last_value(s.oid), 0) end,
-           -- who writes, and may disable the triggers as the table's owner
-           (select string_agg(quote_ident(l.rolname), ', ' order by l.rolname) from pg_roles l
-             where l.rolcanlogin and not l.rolsuper and pg_has_role(l.oid, c.relowner, 'member')
-               and pg_has_role(l.oid, 'sinkfence_writer', 'member'))
-      from root r join pg_class c on c.oid = r.relation left join pg_class s on s.oid = sinkfence.counter(r.relation)
+           case when has_sequence_privilege(s.oid, 'usage, select') then coalesce(pg_sequence_last_value(s.oid), 0) end
+      from root r left join pg_class s on s.oid = sinkfence.counter(r.relation)
   $fn$;
 
   -- From its COMMIT on the table refuses whoever writes without a guard, or to a row of a job that is not guarded. For

@@ -14,7 +14,7 @@
       or not r.rolsuper and r.rolname <> current_user
          and exists (select from pg_auth_members m where m.member = r.oid and m.roleid = 'sinkfence_owner'::regrole);
   if name is not null then
-    raise exception 'role sinkfence_owner is open to %, who could change the marks: make it NOLOGIN, REVOKE it from its members, and install as a superuser from then on', name
+    raise exception 'role sinkfence_owner is open to %, who could change the marks: make it NOLOGIN, REVOKE it from its members, and install as a superuser, or a role to which it is granted meanwhile', name
       using errcode = '55000';
   end if;
   -- What it makes would be somebody's else from the beginning.
