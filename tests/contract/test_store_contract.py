@@ -54,5 +54,5 @@ def test_any_number_may_be_the_first():
 @pytest.mark.parametrize("kind", [Steals, RenewsWithoutOwner, CompleteDeletes])
 def test_random_orders_find_what_is_wrong(kind):
     """Random orders of calls find it too, and tell it as the calls that lead there."""
-    report = exercise_store(Harness(kind), only=["S1 any-order"])
+    report = exercise_store(Harness(kind), only=["S1 any-order"], examples=300)  # some need luck
     assert "state = Store()" in report.failed[0].why

@@ -380,7 +380,7 @@ BROKEN = {
     ApplyThenCheck: "D6 refused-leaves-nothing",
     RefusedRaisesMark: "D6 refused-leaves-nothing",
     RefusedKeyStays: "D6 refused-leaves-no-key",
-    OneMarkForAll: "D7 jobs-apart",
+    OneMarkForAll: "D7 odd-job-ids",
     JobsByLetters: "D7 odd-job-ids",
     JobsCutOff: "D7 odd-job-ids",
     WriteRaisesNoMark: "D8 unarmed-as-declared",

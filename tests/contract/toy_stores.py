@@ -215,19 +215,6 @@ class LooksThenTakes(Store):
         return store._rows["x"]
 
 
-class CountsOutsideTheLock(LooksThenTakes):
-    """Two that look at once are issued one number."""
-
-    workers = 4
-
-    def acquire(self, job_id, owner, ttl):
-        record = self.get(job_id)
-        number = record.generation if record else 0
-        grant = super().acquire(job_id, owner, ttl)
-        self.row(job_id).generation = number + 1
-        return replace(grant, token=Token(job_id, number + 1, owner))
-
-
 class HalfTheTtl(Store):
     def _grant(self, job_id, row, generation, owner, ttl):
         return super()._grant(job_id, row, generation, owner, ttl / 2)
@@ -387,7 +374,6 @@ BROKEN = {
     RenewsLiveOnesOnly: "S4 renew-keeps-number",
     ReleaseKeepsOwner: "S4 released-stays-released",
     BatchByJob: "S4 batch-tells-apart",
-    CountsOutsideTheLock: "S5 one-acquirer",
     SentAgainAnew: "S5 lost-answer-found",
     CompletesForAnybody: "S6 complete-by-owner",
     CompletesWithoutGeneration: "S6 complete-by-owner",

@@ -119,16 +119,6 @@ def refused_leaves_nothing(bench: SinkBench) -> None:
     bench.truth_is("kept", "again")
 
 
-@promise("D7 jobs-apart")
-def jobs_apart(bench: SinkBench) -> None:
-    """What one job has seen says nothing about another, and their effects are apart."""
-    bench.write(bench.armed(9), "ours")
-    with bench.elsewhere(bench.job_id + "x") as other:
-        other.write(other.armed(1), "theirs")
-        other.truth_is("theirs")
-    bench.truth_is("ours")
-
-
 @promise("D7 odd-job-ids")
 def odd_job_ids(bench: SinkBench) -> None:
     """Every job_id of 1 to 200 UTF-8 bytes without control characters is a job of its own, bytewise."""

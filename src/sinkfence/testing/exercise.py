@@ -46,7 +46,7 @@ def exercise_sink(
     *,
     subject: str | None = None,
     only: Collection[str] = (),
-    examples: int = 25,
+    examples: int = 100,
     patience: float = 30.0,
 ) -> Report:
     """Try what a sink promises, each promise on jobs of its own: one destination serves for many runs.
@@ -70,7 +70,7 @@ def exercise_store(
     *,
     subject: str | None = None,
     only: Collection[str] = (),
-    examples: int = 25,
+    examples: int = 100,
     start: int = 0,
 ) -> Report:
     """Try what a lease store promises; the other arguments are those of `exercise_sink`.
