@@ -55,7 +55,7 @@ def test_nothing_is_broken_and_the_run_counts(tmp_path: Path) -> None:
     """Some seconds on servers of its own: every kind of fault takes place, and no invariant is broken."""
     said: list[str] = []
     into = tmp_path / "run"
-    code = torture(Wanted(seconds=15, seed=1, into=into), said.append)
+    code = torture(Wanted(seconds=10, seed=1, into=into), said.append)
     assert code == FINE, "\n".join(said)
     verdict = judge(into)
     assert verdict.violations == []

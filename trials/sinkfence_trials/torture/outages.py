@@ -12,7 +12,7 @@ import psycopg
 from sinkfence_trials.history import History
 from sinkfence_trials.servers.supervised import ServerError
 
-GAPS: Final = (2.0, 5.0)
+GAPS: Final = (1.0, 4.0)
 """Seconds between one and the next."""
 
 Outage = Callable[[], bool | None]
