@@ -69,7 +69,7 @@ def test_readers_are_sent_to_s3(run_page: RunPage, given: dict[str, str], bucket
         report.put(b"a,b", A, content_type="text/csv")
         answer = client.get("/report")
         assert (answer.content, answer.headers["Content-Type"]) == (b"a,b", "text/csv; charset=utf-8")
-        large = b"a,b\n" * 100_000
+        large = b"a,b\n" * 300_000
         report.put(large, A, content_type="text/csv")
         answer = client.get("/report")
         assert answer.status_code == 307

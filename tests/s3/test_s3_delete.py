@@ -7,7 +7,7 @@ from sinkfence.errors import GenerationConflict, IdempotencyMismatch, JobMismatc
 from sinkfence.tokens import Token
 
 A, B = Token("j", 3_000_000_007, "a:1"), Token("j", 3_000_000_008, "b:1")
-LONG = b"x" * 1_000_000
+LONG = b"x" * 1_100_000
 
 
 @pytest.mark.parametrize("content", [b"short", LONG])
