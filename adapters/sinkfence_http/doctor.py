@@ -41,6 +41,8 @@ TIMEOUT: Final = 10.0
 """Seconds for each request."""
 
 _REFUSED: Final[Mapping[str, int]] = {"unauthentic-token": 403, "malformed-token": 400}
+_MISSING: Final[Mapping[str, int]] = {"token-required": 428}
+_MALFORMED: Final[Mapping[str, int]] = {"malformed-token": 400}
 _STALE: Final[Mapping[str, int]] = {"stale-token": 412}
 _CONFLICT: Final[Mapping[str, int]] = {"generation-conflict": 412, "stale-token": 412}
 _EXPIRED: Final[Mapping[str, int]] = {"token-expired": 412, **_REFUSED}
@@ -77,19 +79,17 @@ def doctor(
             below the bearer's generation.
         LeaseLost: the bearer's lease is over.
     """
-    arming = arm_url(base_url)
+    door = _Place("POST", arm_url(base_url), "")
+    route = None
+    if path is not None:
+        route = _Place(method, f"{base_url.rstrip('/')}/{path.lstrip('/')}", f"{method} {path}: ")
     parts = urlsplit(base_url)
     if "@" in parts.path:
         # Of a login whose password has a slash: its rest would be told as a path.
         raise ValueError("that URL can't be read: write %40 for @, and %2F for / in a password")
     where = f"service at {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
     examination = _Examination(session, sign, bearer)
-    route = (
-        None
-        if path is None
-        else _Place(method, f"{base_url.rstrip('/')}/{path.lstrip('/')}", f"{method} {path}: ")
-    )
-    examination.ask(_Place("POST", arming, ""), route)
+    examination.ask(door, route)
     return Report(where, tuple(examination.findings))
 
 
@@ -116,7 +116,7 @@ class _Examination:
     def ask(self, door: _Place, route: _Place | None) -> None:
         """Ask the door itself, and then a route behind it."""
         first = self._send(door, ())
-        if not self._judge(door, "no token", first, {"token-required": 428}):
+        if not self._judge(door, "no token", first, _MISSING):
             return
         self._authenticity(door)
         if not self._arm(door):
@@ -126,8 +126,10 @@ class _Examination:
         if route is None:
             says = "none was asked: whether each of yours is behind this door is not known"
             self._tell("routes", "note", says, "name one (path=, --path)")
-        else:
-            self._route(route)
+        # First of all without a token: whatever is behind the route, nothing more is sent to it if that runs.
+        elif self._try(route, "no token", (), _MISSING):
+            self._authenticity(route)
+            self._staleness(route)
         says = (
             f"the stale token was refused over {met} connections. Not seen: who was not met, and whether the "
             "marks outlive a restart (those of a DoorOnly do not)"
@@ -136,23 +138,11 @@ class _Examination:
         says = "not asked: a door sees to it that they check, unless it was made with strict=False"
         self._tell("handlers", "note", says, "look for `not-guarded` in the service's log")
 
-    def _route(self, place: _Place) -> None:
-        # First of all without a token: whatever is behind the route, nothing more is sent to it if that runs.
-        try:
-            first = self._send(place, ())
-        except OSError as error:
-            self._untried(place, "no token", error)
-            return
-        if self._judge(place, "no token", first, {"token-required": 428}):
-            self._authenticity(place)
-            self._staleness(place)
-
     def _authenticity(self, place: _Place) -> None:
         newest = self._sign(self._newest)
-        malformed = {"malformed-token": 400}
-        self._try(place, "malformed token", ['"half a token'], malformed)
-        self._try(place, "two tokens", [newest, newest], malformed)
-        self._try(place, "two tokens in one field", [f"{newest}, {newest}"], malformed)
+        self._try(place, "malformed token", ['"half a token'], _MALFORMED)
+        self._try(place, "two tokens", [newest, newest], _MALFORMED)
+        self._try(place, "two tokens in one field", [f"{newest}, {newest}"], _MALFORMED)
         if not self._signed:
             return
         for name, value in forged(self._sign, self._newest).items():
@@ -164,11 +154,7 @@ class _Examination:
         """Arm the service for the newest owner, and return whether it is armed now."""
         name = "arming"
         # Once: a balancer may send the next to another host, which then would know the mark for that.
-        try:
-            reply = self._send(place, [self._sign(self._newest)])
-        except OSError as error:
-            self._untried(place, name, error)
-            return False
+        reply = self._answer(place, [self._sign(self._newest)])
         word = reply.said.word if reply.said else None
         if word in _REFUSED:
             says = f"answered {reply.status} {word}: this service does not believe the doctor's tokens"
@@ -190,43 +176,32 @@ class _Examination:
 
     def _staleness(self, place: _Place) -> int:
         """Send what a newer owner makes stale, and return over how many connections that was refused."""
-        replies: list[Reply] = []
-        try:
-            replies = self._spread(place, self._sign(self._stale))
-        except OSError as error:
-            self._untried(place, "stale token", error)
+        replies = self._spread(place, self._sign(self._stale))
         grades = [meaning(each, _STALE)[0] for each in replies]
-        # The worst there is to tell.
-        for grade in ("broken", "unknown", "weak", "ok"):
-            if grade in grades:
-                self._judge(place, "stale token", replies[grades.index(grade)], _STALE)
-                break
+        worst = next(grade for grade in ("broken", "unknown", "weak", "ok") if grade in grades)
+        self._judge(place, "stale token", replies[grades.index(worst)], _STALE)
         if self._shorter is not None:
             self._try(place, "stale token of fewer digits", [self._sign(self._shorter)], _STALE)
         self._try(place, "another owner", [self._sign(self._other)], _CONFLICT)
         return grades.count("ok") + grades.count("weak")
 
-    def _try(self, place: _Place, name: str, tokens: Sequence[str], expected: Mapping[str, int]) -> None:
-        try:
-            reply = self._send(place, tokens)
-        except OSError as error:  # as all of requests are
-            self._untried(place, name, error)
-        else:
-            self._judge(place, name, reply, expected)
+    def _try(self, place: _Place, name: str, tokens: Sequence[str], expected: Mapping[str, int]) -> bool:
+        return self._judge(place, name, self._answer(place, tokens), expected)
 
     def _spread(self, place: _Place, token: str) -> list[Reply]:
         """Send a token over many connections, all of them open at once, so that they reach all who serve."""
         replies: list[Reply] = []
         with ExitStack() as held, ThreadPoolExecutor(WIDTH) as threads:
-            try:
-                for turn in range(WAVES):
-                    time.sleep(PAUSE if turn else 0)
-                    sent = [threads.submit(self._send, place, [token], held) for _ in range(WIDTH)]
-                    replies += [each.result() for each in sent]
+            for turn in range(WAVES):
+                time.sleep(PAUSE if turn else 0)
+                sent = [threads.submit(self._answer, place, [token], held) for _ in range(WIDTH)]
+                wave = [each.result() for each in sent]
+                replies += [each for each in wave if not each.problem]
+                if any(each.problem for each in wave):  # of one thread, which waits for a connection's end
+                    break
+            else:
                 return replies
-            except OSError:
-                pass  # a server of one thread, which waits for the end of a connection
-        return [*replies, *(self._send(place, [token]) for _ in range(WIDTH))]
+        return [*replies, *(self._answer(place, [token]) for _ in range(WIDTH))]
 
     def _judge(self, place: _Place, name: str, reply: Reply, expected: Mapping[str, int]) -> bool:
         """Tell what an answer means, and return whether it is the one that a fenced service gives."""
@@ -234,12 +209,15 @@ class _Examination:
         self._tell(place.name + name, grade, says, advice)
         return grade in ("ok", "weak")
 
-    def _untried(self, place: _Place, name: str, error: Exception) -> None:
-        says = f"could not be tried: {type(error).__name__}"
-        self._tell(place.name + name, "unknown", says, "mend that, and ask again")
-
     def _tell(self, name: str, grade: Grade, says: str, advice: str) -> None:
         self.findings.append(Finding(name, grade, says, advice))
+
+    def _answer(self, place: _Place, tokens: Sequence[str], held: ExitStack | None = None) -> Reply:
+        """As `_send`, where there need not be an answer."""
+        try:
+            return self._send(place, tokens, held)
+        except OSError as error:  # as all of requests are
+            return Reply(0, None, type(error).__name__)
 
     def _send(self, place: _Place, tokens: Sequence[str], held: ExitStack | None = None) -> Reply:
         """Send one request, over a connection of its own, by the session's settings.

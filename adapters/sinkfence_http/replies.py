@@ -19,10 +19,14 @@ class Reply:
     status: int
     said: Status | None
     """Its Fencing-Status, where it has a readable one."""
+    problem: str = ""
+    """The name of the error, where there is no answer."""
 
 
 def meaning(reply: Reply, expected: Mapping[str, int]) -> tuple[Grade, str, str]:
     """Return what an answer says of the service: a grade, why, and what to do."""
+    if reply.problem:
+        return "unknown", f"could not be tried: {reply.problem}", "mend that, and ask again"
     status, word = reply.status, reply.said.word if reply.said else None
     wanted = " or ".join(f"{code} {name}" for name, code in expected.items())
     if word is not None and word in expected:

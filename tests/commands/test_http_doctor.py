@@ -325,9 +325,16 @@ class Doors:
     first, until a connection stands open there.
     """
 
-    def __init__(self, *, above: Callable[[int, int], bool] = int.__lt__, word: str = "stale-token") -> None:
+    def __init__(
+        self,
+        *,
+        above: Callable[[int, int], bool] = int.__lt__,
+        word: str = "stale-token",
+        most: int = 1000,  # connections at once, of those that stay open
+    ) -> None:
         self.above = above
         self.word = word
+        self.most = most
         self.marks: list[dict[str, Token]] = [{}, {}]
         self.open = 0
         self.lock = Lock()
@@ -360,6 +367,9 @@ class Doors:
             def do_POST(self) -> None:
                 with doors.lock:
                     held = self.headers["Connection"] != "close"
+                    if held and doors.open >= doors.most:
+                        self.close_connection = True
+                        return
                     marks = doors.marks[1 if held and doors.open else 0]
                     doors.open += held
                     lines = self.headers.get_all("Fencing-Token")
@@ -390,11 +400,21 @@ def test_workers_that_share_no_marks_are_met(session: requests.Session) -> None:
     assert not report.fenced
 
 
+def test_a_server_of_one_connection_is_met_by_so_many(session: requests.Session) -> None:
+    """What it answered at once, and then one after the other, is counted, and nothing else is."""
+    doors = Doors(most=1)
+    with doors.served() as url:
+        report = doctor(session, url)
+    assert report.fenced, report
+    assert "refused over 9 connections" in str(report)
+
+
 def test_what_is_not_seen_is_told(serve: Serve, session: requests.Session) -> None:
     """One worker's marks in memory look like marks that last: the report says what it can't see."""
     report = doctor(session, serve(App(aio.DoorOnly(), TrustedNetwork()).app))
     assert report.fenced, report
     assert grades(report)["workers"] == "note"
+    assert "refused over 48 connections" in str(report)
     assert "outlive a restart" in str(report)
 
 
