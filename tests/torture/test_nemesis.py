@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from sinkfence.cli import torture as cli
 from sinkfence_trials.servers import binaries
 from sinkfence_trials.torture.nemesis import KINDS
 from sinkfence_trials.torture.nursery import Nursery
@@ -24,6 +26,8 @@ from sinkfence_trials.torture.serving import Service
 from sinkfence_trials.torture.show import Wanted, torture
 from sinkfence_trials.torture.trial import RESTORE, Trial
 from sinkfence_trials.torture.verdict import FINE, judge
+
+PAGE = Path(__file__).parents[2] / "docs/how-to/torture-your-own.md"
 
 PROGRAM = "from sinkfence.cli import main; main()"
 
@@ -100,6 +104,13 @@ def test_a_failover_that_loses_generations_is_caught(
     assert_caught(tmp_path)
     with pytest.raises(ValueError, match="takes a PostgreSQL server of its own"):
         Trial(Run(tmp_path, 1, there, nursery), 30, sabotage="lossy-failover").play(lambda *_: None)
+
+
+def test_the_page_lists_the_sabotages() -> None:
+    """The how-to has each with the invariant that catches it, and the command's help names it."""
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| .* \| ([SD]\d) \|$", PAGE.read_text(), re.MULTILINE)
+    assert dict(rows) == {name: its.caught_by for name, its in SABOTAGES.items()}
+    assert all(name in (cli.torture.__doc__ or "") for name in SABOTAGES)
 
 
 def assert_caught(folder: Path) -> None:
