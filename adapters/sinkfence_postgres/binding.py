@@ -67,6 +67,8 @@ def bind_sessions(sessions: Any, bearer: Bearer) -> None:
 
     def judge(session: Any, *_: Any) -> None:
         transaction = session.get_transaction()
+        if session.twophase and connected(transaction):  # as it began; SQLAlchemy 2.0.40 chokes on that
+            raise NotEnforced(connections.TWO_PHASE)
         for conn in connected(transaction):
             # A listener of the user's that comes first and fails keeps `begun` from being called.
             if not conn.invalidated and transaction not in _held.get(conn, ()):

@@ -144,11 +144,10 @@ def test_autocommit_and_two_phase_commit_write_nothing_by_trying_again(db, lease
             a_session(engine, lease, twophase=True),
         ):
             with tx:
-                with pytest.raises(NotEnforced):
-                    write(tx, "unguarded")
-                with ROLLED_BACK_FIRST:
-                    write(tx, "unguarded")
-                with ROLLED_BACK_FIRST:
+                for _ in range(2):
+                    with pytest.raises((NotEnforced, sa.exc.PendingRollbackError)):
+                        write(tx, "unguarded")
+                with pytest.raises((NotEnforced, sa.exc.PendingRollbackError)):
                     tx.commit()
     assert db.notes() == []
 
