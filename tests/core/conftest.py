@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -27,7 +28,7 @@ from sinkfence import LeaseHeld, LeaseLost, Leases, StaleToken, Token, observe
 from sinkfence.grants import Store
 from sinkfence.marks import MemoryMarks
 from sinkfence.stores.memory import MemoryStore
-from sinkfence.stores.sql import SqlStore
+from sinkfence.stores.sql import SqlStore, dialects
 from sinkfence.testing import HandClock
 from sinkfence_trials.servers.postgres import PostgresServer
 
@@ -96,6 +97,14 @@ def store(request: pytest.FixtureRequest, open_store: OpenStore) -> Store:
     if request.param == "memory":
         return MemoryStore()
     return open_store(request.getfixturevalue("pg_url" if request.param == "postgresql" else "lite_url"))
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To acquire waits for a locked row without a bound, so that a test can see it wait."""
+    patient = dataclasses.replace(dialects.POSTGRESQL, hurried="true")
+    for module in ("store", "aio"):
+        monkeypatch.setattr(f"sinkfence.stores.sql.{module}.POSTGRESQL", patient)
 
 
 @pytest.fixture

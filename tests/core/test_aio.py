@@ -241,6 +241,7 @@ async def test_an_answer_that_was_lost_is_found_again(pg_async_url: str, pg_url:
         assert (await leases.get(JOB)).state == "done"
 
 
+@pytest.mark.usefixtures("unhurried")
 @in_loop
 async def test_a_cancelled_acquire_leaves_nothing(
     pg_async_url: str, pg_url: str, admin: psycopg.Connection
@@ -263,6 +264,7 @@ async def test_a_cancelled_acquire_leaves_nothing(
         assert admin.execute(query).rowcount == 0
 
 
+@pytest.mark.usefixtures("unhurried")
 @in_loop
 async def test_a_task_cancelled_twice_goes_at_once_and_leaves_nothing(
     pg_async_url: str, pg_url: str, pg: SqlStore, admin: psycopg.Connection
@@ -283,6 +285,7 @@ async def test_a_task_cancelled_twice_goes_at_once_and_leaves_nothing(
     assert (record.generation, record.owner) == (2, None)
 
 
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("where", ["acquiring", "body"])
 @in_loop
 async def test_a_scope_of_anyio_leaves_no_lease(
@@ -305,6 +308,7 @@ async def test_a_scope_of_anyio_leaves_no_lease(
     assert (record.generation, record.owner) == (2, None)
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_loop_that_ends_says_what_may_be_left(
     pg_async_url: str, pg_url: str, pg: SqlStore, admin: psycopg.Connection, caplog: Any
 ) -> None:

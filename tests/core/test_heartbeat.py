@@ -383,7 +383,7 @@ def test_a_thread_that_was_ended_is_missed_by_the_next_lease(leases_of: Callable
         with leases.hold("two") as two:
             first = two.lease_until
             while two.lease_until == first:
-                assert leases._holders.here()._heartbeat._renewing.is_alive()
+                assert leases._holders.open()._heartbeat._renewing.is_alive()
 
 
 def test_a_takeover_is_told_once_on_the_heartbeats_thread(

@@ -95,7 +95,7 @@ def child(lease):
         print("child holds", own.generation, flush=True)
 with leases.hold(sys.argv[2]) as lease:
     # What another thread holds at the fork stays held in the child: it must not be waited for.
-    locks = [lease._tenure._lock, leases._holders.here()._lock, leases._holders.here()._heartbeat._changed]
+    locks = [lease._tenure._lock, leases._holders.open()._lock, leases._holders.open()._heartbeat._changed]
     for lock in locks:
         lock.acquire()
     pid = os.fork()
@@ -142,7 +142,7 @@ for use in (lambda: lease.token, lambda: memory.get("job")):
     except Exception as error:
         print(type(error).__name__, flush=True)
 holders = leases._holders
-print(leases.acquire("other").generation, holders.here() is holders._by_process[pid, 0], flush=True)
+print(leases.acquire("other").generation, holders.open() is holders._by_process[pid, 0], flush=True)
 os._exit(0)
 """
 

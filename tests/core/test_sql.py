@@ -144,12 +144,12 @@ class Soft(Exception):
     """A soft time limit, as task queues have them."""
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_what_is_granted_after_an_interruption_is_given_back(
     pg: SqlStore, pg_url: str, admin: psycopg.Connection
 ) -> None:
     """A handler raises while acquire waits for the row; the server goes on, and grants it to nobody."""
     pg.raise_above(JOB, 1)
-    pg._dialect = dataclasses.replace(pg._dialect, hurried="true")
 
     def handler(*_: object) -> None:
         raise Soft
@@ -173,11 +173,11 @@ def test_what_is_granted_after_an_interruption_is_given_back(
     assert (pg.get(JOB).generation, pg.get(JOB).owner) == (2, None)
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_the_clock_is_read_after_the_wait_for_the_row(
     pg: SqlStore, admin: psycopg.Connection, pg_url: str
 ) -> None:
     """A lease that runs out while B waits for its row's lock is B's, for a whole ttl from then."""
-    pg._dialect = dataclasses.replace(pg._dialect, hurried=pg._dialect.patient)
     pg.acquire(JOB, "a:1", 0.3)
     with psycopg.connect(pg_url) as other, ThreadPoolExecutor(1) as pool:
         other.execute("SELECT FROM sinkfence_lease FOR UPDATE")

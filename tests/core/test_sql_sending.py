@@ -165,6 +165,7 @@ def test_as_many_threads_as_may_connect_keep_their_connections(
     assert seen[0] == seen[1]
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_an_interrupted_call_leaves_nothing_behind(
     pg: SqlStore, pg_url: str, admin: psycopg.Connection
 ) -> None:
@@ -180,17 +181,13 @@ def test_an_interrupted_call_leaves_nothing_behind(
             pass
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
-    admin.execute(f"ALTER DATABASE {admin.info.dbname} SET lock_timeout = '60s'")
-    try:
-        with psycopg.connect(pg_url) as other:
-            other.execute("SELECT FROM sinkfence_lease FOR UPDATE")
-            thread = threading.Thread(target=interrupt)
-            thread.start()
-            with pytest.raises(KeyboardInterrupt):
-                pg.acquire(JOB, "a:1", 30.0)
-            thread.join()
-    finally:
-        admin.execute(f"ALTER DATABASE {admin.info.dbname} RESET ALL")
+    with psycopg.connect(pg_url) as other:
+        other.execute("SELECT FROM sinkfence_lease FOR UPDATE")
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            pg.acquire(JOB, "a:1", 30.0)
+        thread.join()
     assert pg.get(JOB).generation == 1
     assert pg.acquire(JOB, "a:2", 30.0).token.generation == 2
     with pytest.raises(LeaseHeld):
@@ -201,6 +198,7 @@ class Soft(Exception):
     """A soft time limit, as task queues have them."""
 
 
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("kind", [Soft, TimeoutError])
 def test_what_a_signals_handler_raises_passes_untouched(
     pg: SqlStore, pg_url: str, admin: psycopg.Connection, kind: type[Exception]

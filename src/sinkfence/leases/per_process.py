@@ -42,19 +42,15 @@ class PerProcess(Generic[L]):
         self._by_process: dict[Process, Holder[L]] = {}
         self._closed = False
 
-    def here(self) -> Holder[L]:
-        """Return this process's own."""
+    def open(self) -> Holder[L]:
+        """Return this process's own, for a new lease."""
+        if self._closed:
+            raise RuntimeError(CLOSED)
         process = this_process()
         here = self._by_process.get(process)
         if here is None:
             here = self._by_process.setdefault(process, self._make())
         return here
-
-    def open(self) -> Holder[L]:
-        """Return this process's own, for a new lease."""
-        if self._closed:
-            raise RuntimeError(CLOSED)
-        return self.here()
 
     def close(self, timeout: float) -> None:
         """End all leases of this process. See `Leases.close`."""

@@ -62,9 +62,10 @@ class Change(Generic[T]):
             ) from None
 
 
-def look(d: Dialect, job_id: str) -> Query:
-    """Return the query of one record."""
-    return Query(f"SELECT {_columns(d)} FROM {TABLE} WHERE job_id = :job_id", {"job_id": job_id})
+def look(d: Dialect, job_id: str, *, last: bool = False) -> Query:
+    """Return the query of one record: `last`, once whoever waits for its row before has had it."""
+    sql = f"SELECT {_columns(d)} FROM {TABLE} WHERE job_id = :job_id"
+    return Query(f"{sql} AND {d.patient} {d.lock}" if last else sql, {"job_id": job_id})
 
 
 def look_under(d: Dialect, prefix: str) -> Query:

@@ -147,7 +147,7 @@ class SqlStore:
             raise
         except BaseException:
             # Ctrl-C, or what a signal's handler raises: the server goes on, and may grant it to nobody.
-            late = job_id, owner, ttl
+            late = job_id, owner
             undo = threading.Thread(target=self._give_back, args=late, name="sinkfence-undoes", daemon=True)
             with suppress(RuntimeError):  # Python may be about to end
                 undo.start()
@@ -231,10 +231,11 @@ class SqlStore:
         """Return the rows of one statement."""
         return self._run(lambda fetch: fetch(query))
 
-    def _give_back(self, job_id: str, owner: str, ttl: float) -> None:
-        # It waits behind the first sending, where that still waits, and finds what was granted to it.
-        with suppress(SinkfenceError, SQLAlchemyError):  # granted to somebody else, or it runs out
-            self.release(self.acquire(job_id, owner, ttl).token)
+    def _give_back(self, job_id: str, owner: str) -> None:
+        with suppress(SinkfenceError, SQLAlchemyError):  # then it runs out
+            for row in self.fetch(records.look(self._dialect, job_id, last=True)):
+                if (found := records.record(row)).owner == owner:
+                    self.release(Token(job_id, found.generation, owner))
 
     def _run(self, work: Callable[[Fetch], T], *, beat: bool = False) -> T:
         here = self._here()

@@ -78,7 +78,7 @@ class Hand(Scene):
             _clock=self.clock,
             _pause=self.clock.advance,
         )
-        self.heartbeat = self.leases._holders.here()._heartbeat
+        self.heartbeat = self.leases._holders.open()._heartbeat
         self.heartbeat._start = lambda run: threading.Thread()
 
     def tell(self, lease: Lease, error: Exception) -> None:
