@@ -31,10 +31,14 @@ class Bar:
 
 def bars(run: Run, plan: Plan) -> list[tuple[Bar, int]]:
     """Place a run's bars, each with how many it stands for; the later cover the earlier."""
-    placed = [*_seen(run, plan), *_holds(run, plan), *_faults(run, plan)]
-    # Of those that begin at the same place the longest is kept.
-    placed.sort(key=lambda bar: (list(INSET).index(bar.kind), bar.begin - bar.end))
-    return thinned(placed, lambda bar, grain: (bar.kind, bar.y, int(bar.begin / grain)), plan.format.width)
+    kept: list[tuple[Bar, int]] = []
+    for placed in (_seen(run, plan), _holds(run, plan), _faults(run, plan)):
+        # Of those that begin at the same place the longest is kept.
+        longest_first = sorted(placed, key=lambda bar: bar.begin - bar.end)
+        kept += thinned(
+            longest_first, lambda bar, grain: (bar.y, int(bar.begin / grain)), plan.format.width / 2
+        )
+    return kept
 
 
 def drawn(bar: Bar, count: int, plan: Plan, hatch: str) -> str:
