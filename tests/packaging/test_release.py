@@ -66,8 +66,9 @@ def interpreter(version: str) -> str | None:
 
 def install(python: Path, *what: str) -> bool:
     """Install into an environment that has no pip of its own; whether that could be done."""
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python, "install", "-q"]
-    return subprocess.run([*pip, *what], capture_output=True, check=False).returncode == 0
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+    command = [*pip, "install", "-q", "--no-compile", *what]  # most of it is never imported here
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
