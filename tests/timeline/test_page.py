@@ -109,6 +109,26 @@ def test_a_red_line_leads_from_what_broke_a_rule_to_its_request() -> None:
     assert 'id="flaw-1"' in page
 
 
+def test_lanes_stand_in_one_order_under_their_names() -> None:
+    """Workers by number, then servers, then jobs by name: none is called job twice."""
+    fault = {"kind": "kill", "target": "S3"}
+    events = [
+        Event(0.0, "nemesis", "fault", "ok", "", value=fault),
+        *grant("worker 10", 7, 0.1, job="run/job-2"),
+        *grant("worker 2", 7, 0.2, job="invoice"),
+    ]
+    run = read(events, [])
+    assert (run.workers, run.servers) == (["worker 2", "worker 10"], ["S3"])
+    names = [
+        text.text for text in drawn(run).iter("text") if text.get("class", "").split()[0] in ("name", "head")
+    ]
+    assert names == [
+        *("job invoice", "run/job-2"),
+        *("worker 2", "worker 10", "S3", "lease store", "ledger", "lease store", "ledger"),
+    ]
+    assert "2 jobs, 2 workers, 2 generations" in timeline.page(events, [], "A run")
+
+
 def test_a_run_in_which_nothing_was_broken_has_no_red_line() -> None:
     """A refused late write has a line of its worker's colour, and the page says that no rule was broken."""
     events = story("fail")
