@@ -288,3 +288,15 @@ def test_an_empty_home_is_none(run_py, monkeypatch) -> None:
     monkeypatch.setenv("HOME", "")
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
     assert {"HOME", "PYTHONPATH"}.isdisjoint(run_py.environment())
+
+
+def test_checks_run_side_by_side(run_py, tmp_path, capfd) -> None:
+    """The first one waits for the second, whose output is shown after its own; each is told with its code."""
+    os.mkfifo(tmp_path / "between")
+    (tmp_path / "text").write_text("handed over\n")
+    commands = [f"cat {tmp_path}/between", f"cp {tmp_path}/text {tmp_path}/between", f"cat {tmp_path}/none"]
+    told = list(run_py.side_by_side(commands, run_py.environment()))
+    assert told == [(commands[0], 0), (commands[1], 0), (commands[2], 1)]
+    said = capfd.readouterr().out.splitlines()
+    assert said[:3] == [f"$ {commands[0]}", "handed over", f"$ {commands[1]}"]
+    assert "none" in said[-1]
