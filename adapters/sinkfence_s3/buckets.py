@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from typing import Final, Literal
 
-from sinkfence.errors import NotEnforced
 from sinkfence.process import Process, this_process
 from sinkfence_s3.bodies import BodyLike
 from sinkfence_s3.data import MAX_SUFFIX
@@ -131,25 +130,14 @@ class FencedBucket:
     def _ready(self) -> None:
         if self._probe == "never":
             return
-        where = endpoint(self._store.client)
-        which = (where, self._store.bucket, self._prefix)
+        which = (endpoint(self._store.client), self._store.bucket, self._prefix)
         if which not in _passed:
             # Threads that write first at once: one probes, the others wait for its verdict. But in a child
             # that is forked meanwhile nobody is there to release the lock.
             with self._locks.setdefault(this_process(), threading.Lock()):
                 if which not in _passed:
-                    _passed[which] = self._tried(where)
+                    _passed[which] = probe(self._store.client, self._store.bucket, self._prefix)
         self._store.bare = _passed[which]
-
-    def _tried(self, where: str) -> bool:
-        verdict = probe(self._store.client, self._store.bucket, self._prefix)
-        if verdict.problem is not None:
-            raise NotEnforced(
-                f"bucket {self._store.bucket!r} at {where} does not enforce conditional writes "
-                f"({verdict.problem}): nothing here would stop a stale owner. Use a store that honours "
-                "If-None-Match and If-Match on PutObject"
-            )
-        return verdict.bare
 
 
 def _check_key(key: str) -> str:

@@ -76,19 +76,19 @@ def deliver(
     ) from error
 
 
-def persist(send: Callable[[], T], before: Callable[[], object] | None = None) -> T:
+def persist(send: Callable[[], T], before: Callable[[], object] | None = None, times: int = SENDINGS) -> T:
     """Send what is harmless to send twice, and again if it fails in passing; `before` is called each time.
 
     Raises:
         what `before` raises; the last error.
     """
-    for turn in range(SENDINGS):
+    for turn in range(times):
         if before is not None:
             before()
         try:
             return send()
         except Exception as failure:
-            if not passing(failure) or turn + 1 == SENDINGS:
+            if not passing(failure) or turn + 1 == times:
                 raise
         pause(turn)
     raise AssertionError("unreachable")
@@ -110,19 +110,14 @@ def read_back(read: Callable[[], T], key: str, in_doubt: bool) -> T:
     Raises:
         OutcomeUnknown: the request may have been applied. Otherwise the reading's own error.
     """
-    for turn in range(READINGS):
-        try:
-            return read()
-        except Exception as failure:
-            if passing(failure) and turn + 1 < READINGS:
-                pause(turn)
-                continue
-            if not in_doubt:
-                raise
-            raise OutcomeUnknown(
-                f"{key!r} was sent, and cannot be read back: repeat it under the same step ({failure})"
-            ) from failure
-    raise AssertionError("unreachable")
+    try:
+        return persist(read, times=READINGS)
+    except Exception as failure:
+        if not in_doubt:
+            raise
+        raise OutcomeUnknown(
+            f"{key!r} was sent, and cannot be read back: repeat it under the same step ({failure})"
+        ) from failure
 
 
 def pause(turn: int) -> None:

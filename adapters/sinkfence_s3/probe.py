@@ -12,14 +12,14 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from sinkfence.errors import NotEnforced
 from sinkfence_s3.answers import settled, status, worth_repeating
-from sinkfence_s3.store import Exchange, S3Client, Store, strong
+from sinkfence_s3.store import Exchange, S3Client, Store, endpoint, strong
 
 FOLDER: Final = ".sinkfence-probe"
 RACERS: Final = 4
@@ -32,37 +32,34 @@ Problem = str | None
 """What went wrong, or None."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the probe found."""
-
-    checks: Mapping[str, Problem]
-    bare: bool
-    """Whether ETags in conditions have to be sent without their quotes."""
-
-    @property
-    def problem(self) -> Problem:
-        """The first problem, or None if the conditions are enforced."""
-        return next((f"{name}: {problem}" for name, problem in self.checks.items() if problem), None)
-
-
-def probe(client: S3Client, bucket: str, prefix: str = "") -> Verdict:
+def probe(client: S3Client, bucket: str, prefix: str = "") -> bool:
     """Try both conditions under `PREFIX.sinkfence-probe/UUID/`, and clean up.
 
     Takes some thirty small requests. What may not be deleted is left there, a few bytes each.
 
+    Returns:
+        Whether ETags in conditions have to be sent without their quotes.
+
     Raises:
+        NotEnforced: a condition isn't.
         botocore's errors: no access, no bucket, no answer; nothing is concluded then.
         TimeoutError: a step took more than 30 s; nothing is concluded either.
     """
     trial = Trial(client, bucket, prefix)
     try:
-        checks = {name: trial.run(name, step) for name, step in STEPS.items()}
-        if not any(checks.values()):
-            checks |= trial.run("races", races)
-        return Verdict(checks, trial.store.bare)
+        found = {name: trial.run(name, step) for name, step in STEPS.items()}
+        if not any(found.values()):
+            found = trial.run("races", races)
     finally:
         trial.clean()
+    problems = "; ".join(f"{name}: {problem}" for name, problem in found.items() if problem)
+    if problems:
+        raise NotEnforced(
+            f"bucket {bucket!r} at {endpoint(client)} does not enforce conditional writes ({problems}): "
+            "nothing here would stop a stale owner. Use a store that honours If-None-Match and If-Match on "
+            "PutObject"
+        )
+    return trial.store.bare
 
 
 class Trial:
