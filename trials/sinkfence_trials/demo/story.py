@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -93,10 +92,7 @@ class Story:
             self.acquire(b, NEW)
             (over,) = conn.execute("SELECT clock_timestamp() >= %s", (until,)).fetchone() or (None,)
         self.verdict.check("worker A's lease has run out by then, by the store's clock", over is True, over)
-        for name, outcome in self.outcomes(b):
-            effect = EFFECTS[name]
-            so = f"{b.name}'s {effect.sent} is accepted by {effect.to}"
-            self.verdict.check(so, outcome == ACCEPTED, outcome)
+        self.hear_outcomes(b)
         left = b.hear("left")["error"]
         self.verdict.check(f"{b.name} leaves its lease without an error", left is None, left)
 
@@ -107,18 +103,13 @@ class Story:
         self.narrator.tell(a.name, "is CONTINUED (SIGCONT), and knows of nothing", "bold")
         self.stage.network.release()
         self.narrator.tell("network", f"delivers {a.name}'s request")
-        for name, outcome in self.outcomes(a, late=True):
-            effect = EFFECTS[name]
-            if self.stage.fenced:
-                expected, so = effect.refusal, f"refused by {effect.to}"
-            else:
-                expected, so = ACCEPTED, f"accepted by {effect.to}"
-            self.verdict.check(f"{a.name}'s late {effect.sent} is {so}", outcome == expected, outcome)
+        self.hear_outcomes(a, late=True)
         left = a.hear("left")["error"]
         self.verdict.check(f"{a.name} is told in the end that its lease was lost", left is not None, left)
 
-    def outcomes(self, worker: Process, *, late: bool = False) -> Iterator[tuple[str, str]]:
-        """Tell and yield what becomes of a worker's effects, as it comes."""
+    def hear_outcomes(self, worker: Process, *, late: bool = False) -> None:
+        """Hear what becomes of a worker's effects, as it comes; with checks, late ones are to be refused."""
+        stale = late and self.stage.fenced
         for _ in EFFECTS:
             heard = worker.hear("outcome")
             name, outcome = heard["effect"], heard["outcome"]
@@ -135,7 +126,9 @@ class Story:
             style = "" if not late else "green" if refused else "red"
             between = ": " if outcome == ACCEPTED else "\n"
             self.narrator.tell(worker.name, f"{effect.sent} to {effect.to}{between}{outcome}", style)
-            yield name, outcome
+            expected, so = (effect.refusal, "refused") if stale else (ACCEPTED, "accepted")
+            what = f"late {effect.sent}" if late else effect.sent
+            self.verdict.check(f"{worker.name}'s {what} is {so} by {effect.to}", outcome == expected, outcome)
 
     def look(self) -> None:
         """Read what the destinations hold, and compare it with what has to be there."""
