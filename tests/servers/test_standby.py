@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -20,6 +21,11 @@ def servers(request: pytest.FixtureRequest) -> Iterator[Pair]:
             yield opened
     except ServerError as missing:
         pytest.skip(f"not run: {missing}")
+
+
+def creators() -> set[int]:
+    """Which processes have made shared memory that is still there."""
+    return {int(line.split()[4]) for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
 
 
 def rows(dsn: str) -> set[int]:
@@ -52,10 +58,12 @@ def test_in_step_nothing_acknowledged_is_lost_again_and_again(servers: Pair) -> 
         for _ in range(50):
             assert some.acquire(timeout=30)
         servers.wait_until_in_step()
+        killed = servers.cluster.pid
         servers.fail_over()
         thread.join()
         assert set(acknowledged) <= rows(servers.dsn)
         servers.follow()
+        assert killed not in creators()
 
 
 @pytest.mark.parametrize("servers", [False], indirect=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from sinkfence_trials.servers.supervised import Supervised, User
+from sinkfence_trials.servers.supervisor import release_shared_memory
 
 SETTINGS: Final = {
     "listen_addresses": "127.0.0.1",
@@ -73,6 +74,7 @@ class Cluster:
         Raises:
             ServerError: it could not be copied.
         """
+        release_shared_memory(self.data.parent)  # only the folder knows of what a killed server has left
         shutil.rmtree(self.data, ignore_errors=True)
         copy = [self.programs / "pg_basebackup", "-d", primary, "-D", self.data, "-R", "-c", "fast"]
         self._process.start([*copy, "--no-sync"], user=self.user)

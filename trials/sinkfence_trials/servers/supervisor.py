@@ -51,7 +51,6 @@ def main(base: str, owner: int) -> None:
                     answer(error=str(error))
             elif request["do"] == "kill":
                 kill()
-                release_shared_memory(folder)
                 answer()
             else:
                 answer(exit=server.poll() if server else None)
