@@ -149,7 +149,7 @@ def raise_(
     """Raise a count that has gone back behind a mark.
 
     For a lease store that has forgotten numbers which it had issued: a backup was restored, or a standby
-    promoted. The next owner gets a number above N. A present lease is taken away. If the count is above N
+    promoted. The next owner gets a number above N. A present lease is taken away. If the count has reached N
     already, nothing changes. No command lowers a count: a number that is far too high stays.
 
     \b

@@ -1,11 +1,8 @@
 """A place that may be told of, and the secrets that lead there, which may not."""
 
 import contextlib
-import json
-import logging
 from collections.abc import Generator
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import quote
 
 from sinkfence.cli.exits import MISSING
@@ -17,11 +14,10 @@ class Place:
     """What may be said of it, and what may not."""
 
     says: str
+    """Without any of the secrets."""
     secrets: tuple[str | None, ...] = ()
-    file: Path | None = None
-    """That of an SQLite database."""
-    host: str = ""
-    """Of a PostgreSQL database."""
+    file: str | None = None
+    """That of an SQLite database, as SQLAlchemy has it."""
 
     def masked(self, text: str) -> str:
         """Return a text without the secrets, in whichever way it has them written."""
@@ -31,11 +27,11 @@ class Place:
         return text
 
     def __str__(self) -> str:
-        return self.masked(self.says)
+        return self.says
 
 
 def _forms(secret: str) -> set[str]:
-    forms = {secret, repr(secret)[1:-1], ascii(secret)[1:-1], json.dumps(secret)[1:-1]}
+    forms = {secret, repr(secret)[1:-1], ascii(secret)[1:-1]}
     with contextlib.suppress(UnicodeEncodeError):  # half surrogates, of an argument that is no text
         forms |= {quote(secret), quote(secret, safe="")}
     return forms
@@ -43,15 +39,7 @@ def _forms(secret: str) -> set[str]:
 
 @contextlib.contextmanager
 def reaching(place: Place) -> Generator[None]:
-    """Say of what goes wrong where it did, without its secrets; what is logged meanwhile has none either."""
-
-    def mask(record: logging.LogRecord) -> bool:
-        record.msg, record.args = place.masked(record.getMessage()), ()
-        return True
-
-    handlers = list(logging.getLogger().handlers)
-    for handler in handlers:
-        handler.addFilter(mask)
+    """Say of what goes wrong where it did, without the place's secrets."""
     try:
         yield
     except BrokenPipeError:
@@ -66,6 +54,3 @@ def reaching(place: Place) -> Generator[None]:
         if found.code == MISSING and not isinstance(error, Mistake):
             says = f"{place}: {says}"
         raise Mistake(says, found.code) from None
-    finally:
-        for handler in handlers:
-            handler.removeFilter(mask)

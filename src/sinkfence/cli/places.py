@@ -3,6 +3,7 @@
 import contextlib
 import re
 from collections.abc import Generator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -68,7 +69,7 @@ def lease_store(url: str | None) -> Generator["tuple[SqlStore, Place]"]:
         need(["sqlalchemy", "psycopg"], "postgres")
     place = where.lease_store(url)
     # SQLite would make it: a store without leases.
-    if place.file is not None and not place.file.is_file():
+    if place.file and not re.match(":memory:|file:", place.file) and not Path(place.file).is_file():
         raise Mistake(f"{place}: there is no such file", MISSING)
     with reaching(place):
         from sinkfence.stores.sql import SqlStore

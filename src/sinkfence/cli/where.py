@@ -1,8 +1,7 @@
-"""Where a command is pointed at, as the libraries that connect read it."""
+"""Where a command is pointed at: a URL or connection string that can be read in one way only, and told of."""
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -19,7 +18,7 @@ _ENCODE: Final = (
 
 
 def lease_store(url: str) -> Place:
-    """Read the URL of a lease store, as SQLAlchemy does, and libpq what it makes of that.
+    """Read the URL of a lease store, as SQLAlchemy does.
 
     Raises:
         Mistake: it is none, or can be read in two ways.
@@ -29,26 +28,17 @@ def lease_store(url: str) -> Place:
 
     try:
         read = sa.make_url(url)
-        backend = read.get_backend_name()
-        dialect = read.get_dialect()() if backend in {"sqlite", "postgresql"} else None
-    except ImportError:
-        return Place("lease store", _written(url))  # the store says what to install
+        sqlite = read.get_backend_name() == "sqlite"
     except (ValueError, SQLAlchemyError):  # of which part is wrong nothing is told: it may be a password
         raise Mistake(NO_URL) from None
-    hidden = (*_written(url), read.password, *_values(read.query))
     # What stands before the first @ is a login, so a second one would be the end of a password.
     login = read.username is not None or read.password is not None
-    in_name = backend != "sqlite" and "@" in f"{read.database}"
-    if "@" in f"{read.host}" or in_name or (login and url.count("@") > 1):
+    if "@" in f"{read.host}" or (not sqlite and "@" in f"{read.database}") or (login and url.count("@") > 1):
         raise Mistake(_ENCODE)
-    if dialect is None:
-        return Place("lease store", hidden)
-    if backend == "sqlite":
-        name = read.database or ""
-        in_memory = not name or name == ":memory:" or name.startswith("file:")
-        return Place(f"lease store: SQLite file {name!r}", hidden, None if in_memory else Path(name))
-    _, given = dialect.create_connect_args(read)
-    return postgres("lease store", {name: f"{value}" for name, value in given.items()}, hidden)
+    hidden = (*_written(url), read.password, *_values(read.query))
+    if sqlite:
+        return Place(f"lease store: SQLite file {read.database!r}", hidden, file=read.database or "")
+    return Place(f"lease store {read.set(query={})}", hidden)
 
 
 def database(dsn: str) -> Place:
@@ -61,51 +51,29 @@ def database(dsn: str) -> Place:
     from psycopg.conninfo import conninfo_to_dict
 
     try:
-        given = conninfo_to_dict(dsn)
+        given = {name: f"{value}" for name, value in conninfo_to_dict(dsn).items() if value}
     except (psycopg.Error, ValueError):
         raise Mistake(NO_DSN) from None
-    return postgres("database", {name: f"{value}" for name, value in given.items()}, _written(dsn))
-
-
-def postgres(what: str, given: Mapping[str, str], hidden: tuple[str | None, ...]) -> Place:
-    """Return what libpq would connect to: what was given, and its variables for the rest."""
-    from psycopg import pq
-
-    options = pq.Conninfo.get_defaults()
-    found = {each.keyword.decode(): each.val.decode(errors="replace") for each in options if each.val}
-    found |= {name: value for name, value in given.items() if value}
-    # libpq marks what is a secret: it asks programs to show a star for each letter, or nothing at all.
-    secret = {each.keyword.decode() for each in options if each.dispchar}
-    host, port, name, user = (found.get(each, "") for each in ("host", "port", "dbname", "user"))
-    host = host or found.get("hostaddr", "")
+    shown = {name: given[name] for name in ("service", "host", "port", "dbname", "user") if name in given}
     # libpq ends a login at the first / as well: the rest of a password would be a port and a database.
-    if any("@" in each for each in (host, port, name)) or not re.fullmatch(r"[0-9, ]*", port):
+    odd = any("@" in given.get(name, "") for name in ("host", "dbname"))
+    if odd or not re.fullmatch(r"[0-9, ]*", given.get("port", "")):
         raise Mistake(_ENCODE)
-    hidden = (*hidden, *(value for key, value in found.items() if key in secret))
-    if service := given.get("service"):
-        return Place(f"{what}: service {service!r}", hidden, host=f"service {service}")
-    at = f"{host or 'a local socket'}:{port}"
-    return Place(named(what, name or user, at, user), hidden, host=at)
+    says = " ".join(("database", *(f"{name}={value}" for name, value in shown.items())))
+    return Place(says, (*_written(dsn), *_values(given)))
 
 
 def connected(store: "SqlStore", place: Place) -> Place:
     """Return what a lease store turned out to be, by the word of its database."""
     from sinkfence.stores.sql.dialects import Query
 
-    if not place.host:
+    if place.file is not None:
         return place
     # By text: an address is another type for each driver.
     sql = "SELECT current_database(), current_user, host(inet_server_addr()), inet_server_port()"
     ((name, user, address, port),) = store.fetch(Query(sql))
-    at = place.host
-    if address and at != f"{address}:{port}":
-        at += f" ({address}:{port})"  # of a name, of the list of hosts, behind a pooler: which one it is
-    return Place(named("lease store", name, at, user), place.secrets)
-
-
-def named(what: str, name: str, at: str, user: str) -> str:
-    """Name a database."""
-    return f"{what}: database {name!r} at {at}, as {user!r}"
+    at = f"{address}:{port}" if address else "a local socket"
+    return Place(f"lease store: database {name!r} at {at}, as {user!r}", place.secrets)
 
 
 def web(what: str, url: str, *, login: bool) -> Place:
