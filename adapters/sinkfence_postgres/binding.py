@@ -177,15 +177,13 @@ def _hold(conn: sqlalchemy.Connection, key: Any, bearers: dict[Token, Bearer]) -
     """Have the guard looked for before each COMMIT, and the errors of this connection translated."""
     from sqlalchemy import event
 
+    if conn not in _held:
+        event.listen(conn, "commit", _committing)
+        event.listen(conn, "before_cursor_execute", _executing)
+    if not event.contains(conn.dialect, "handle_error", _translate):
+        event.listen(conn.dialect, "handle_error", _translate)
     _held.setdefault(conn, WeakKeyDictionary())[key] = bearers
     _bearers.setdefault(conn.get_transaction() or conn, {}).update(bearers)
-    for target, moment, hear in (
-        (conn, "commit", _committing),
-        (conn, "before_cursor_execute", _executing),
-        (conn.dialect, "handle_error", _translate),
-    ):
-        if not event.contains(target, moment, hear):
-            event.listen(target, moment, hear)
 
 
 def _committing(conn: sqlalchemy.Connection) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # what the user doesn't use isn't imported, and needn't be in
 SESSION: Final = "sqlalchemy.orm:Session"
 SESSIONS: Final = (SESSION, "sqlalchemy.ext.asyncio:AsyncSession")
 KINDS: Final = ("psycopg:Connection", "sqlalchemy:Connection", SESSION)
+TWOPHASE: Final = "sqlalchemy:TwoPhaseTransaction"
 SCOPED: Final = ("sqlalchemy.orm:scoped_session", "sqlalchemy.ext.asyncio:async_scoped_session")
 
 TWO_PHASE: Final = (
@@ -146,15 +147,11 @@ def refuse_unfit(tx: Any) -> None:
             "turn it off, or on psycopg use transaction(conn, bearer)"
         )
     # psycopg has no public name for it.
-    if getattr(tx, "_tpc", None) if is_psycopg(tx) else is_two_phase(core(tx)):
+    prepares = getattr(tx, "_tpc", None) if is_psycopg(tx) else is_a(core(tx).get_transaction(), TWOPHASE)
+    if prepares:
         raise NotEnforced(TWO_PHASE)
     if is_a(tx, SESSION):
         sessions.hold(tx)
-
-
-def is_two_phase(conn: sqlalchemy.Connection) -> bool:
-    """Whether a transaction of SQLAlchemy is to be prepared before it is committed."""
-    return is_a(conn.get_transaction(), "sqlalchemy:TwoPhaseTransaction")
 
 
 def begun(tx: Any) -> Any:

@@ -190,11 +190,9 @@ def cleaning(older_than: timedelta) -> Query:
     )
 
 
-def _forbidden(said: str) -> SchemaMismatch:
-    return SchemaMismatch(
+MEANINGS: Final[Meanings] = {
+    "42501": lambda said: SchemaMismatch(  # insufficient_privilege
         f"this role may not clean the ledger ({said}): "
         "run GRANT EXECUTE ON FUNCTION sinkfence.clean_ledger TO the role that logs in here, as a superuser"
     )
-
-
-MEANINGS: Final[Meanings] = {"42501": _forbidden}  # insufficient_privilege
+}

@@ -52,11 +52,9 @@ def reading(prefix: str) -> Plan[list[JobMark]]:
     return [JobMark(*row) for row in rows]
 
 
-def _forbidden(said: str) -> SchemaMismatch:
-    return SchemaMismatch(
+MEANINGS: Final[Meanings] = {
+    "42501": lambda said: SchemaMismatch(  # insufficient_privilege
         f"this role may not read the marks ({said}): "
         'run GRANT SELECT ON sinkfence.mark TO "the role" as a superuser'
     )
-
-
-MEANINGS: Final[Meanings] = {"42501": _forbidden}  # insufficient_privilege
+}

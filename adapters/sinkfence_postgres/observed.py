@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, ref
 
 from sinkfence_postgres import connections
-from sinkfence_postgres.refusals import has_failed
+from sinkfence_postgres.refusals import sqlstate
 from sinkfence_postgres.watch import Guard
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _committing(conn: sqlalchemy.Connection) -> None:
         try:
             conn.exec_driver_sql("SELECT 1")
         except Exception as exc:
-            if not has_failed(exc):
+            if sqlstate(exc) != "25P02":  # in_failed_sql_transaction
                 raise
             guard.undone = True
     guard.sent = not guard.undone

@@ -119,16 +119,6 @@ def lost(exc: BaseException) -> bool:
     return code in ("57P01", "57P02") or code.startswith("08")
 
 
-def timed_out(exc: BaseException) -> bool:
-    """Whether lock_timeout ran out (55P03, lock_not_available)."""
-    return sqlstate(exc) == "55P03"
-
-
-def has_failed(exc: BaseException) -> bool:
-    """Whether the transaction had failed before (25P02, in_failed_sql_transaction)."""
-    return sqlstate(exc) == "25P02"
-
-
 def repeatable(exc: BaseException) -> bool:
     """Whether the transaction is worth repeating as it is: serialization failure, deadlock."""
     return sqlstate(exc) in ("40001", "40P01")

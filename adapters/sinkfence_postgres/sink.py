@@ -12,7 +12,7 @@ from sinkfence import observe
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_postgres import connections, statements, watch
-from sinkfence_postgres.refusals import repeatable, timed_out
+from sinkfence_postgres.refusals import repeatable, sqlstate
 from sinkfence_postgres.replay import Replay
 from sinkfence_postgres.statements import Query
 from sinkfence_postgres.transactions import Attempt, transaction, translating
@@ -182,7 +182,7 @@ def raise_mark(tx: Any, query: Query, *, bounded: bool = False) -> bool:
             connections.run(tx, query)
             break
         except Exception as exc:
-            if timed_out(exc) and bounded:
+            if bounded and sqlstate(exc) == "55P03":  # lock_not_available
                 return False
             if attempt == ATTEMPTS or not repeatable(exc):
                 raise

@@ -55,7 +55,7 @@ def test_shadowed_names_change_nothing(own_db, token):
                 conn.execute(write, (token().job_id,))
         with pytest.raises(JobMismatch), transaction(conn, token()):
             conn.execute(write, ("another",))
-        assert doctor(conn).fenced
+        assert "broken" not in {each.grade for each in doctor(conn).findings}
         with pytest.raises(StaleToken), transaction(conn, token()):
             own_db.arm(token(1))
         install(conn)

@@ -13,7 +13,7 @@ from sinkfence_postgres import connections, statements, watch
 from sinkfence_postgres.aio.connections import run
 from sinkfence_postgres.aio.replay import Replay
 from sinkfence_postgres.aio.transactions import transaction
-from sinkfence_postgres.refusals import repeatable, timed_out
+from sinkfence_postgres.refusals import repeatable, sqlstate
 from sinkfence_postgres.sink import ATTEMPTS, IN_FLIGHT, checked
 from sinkfence_postgres.statements import Query
 from sinkfence_postgres.transactions import Attempt, translating
@@ -106,7 +106,7 @@ async def _raise_mark(tx: Any, query: Query, *, bounded: bool = False) -> bool:
             await run(tx, query)
             break
         except Exception as exc:
-            if timed_out(exc) and bounded:
+            if bounded and sqlstate(exc) == "55P03":
                 return False
             if attempt == ATTEMPTS or not repeatable(exc):
                 raise

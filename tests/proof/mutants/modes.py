@@ -147,8 +147,7 @@ MODES: tuple[Mutant, ...] = (
         "what is said of all its transactions holds for none",
         (
             Edit(BINDING, "                guard(conn, bearer)\n", ""),
-            Edit(BINDING, '        (conn, "before_cursor_execute", _executing),\n', ""),
-            Edit(BINDING, '        (conn, "commit", _committing),\n', ""),
+            Edit(BINDING, "    if conn not in _held:\n", "    if False:\n"),
         ),
     ),
     Mutant(
@@ -156,7 +155,13 @@ MODES: tuple[Mutant, ...] = (
         "bound.late",
         "L3",
         "the worker sees a driver's error, takes it for a passing one, and tries again",
-        (Edit(BINDING, '        (conn.dialect, "handle_error", _translate),\n', ""),),
+        (
+            Edit(
+                BINDING,
+                '        event.listen(conn.dialect, "handle_error", _translate)\n',
+                "        pass\n",
+            ),
+        ),
     ),
     Mutant(
         "a bound session that goes on after its refusal",
@@ -185,17 +190,14 @@ MODES: tuple[Mutant, ...] = (
         "bound.ended",
         "D9",
         "what it writes after its connection was committed by other means is guarded by nobody",
-        (
-            Edit(BINDING, '        (conn, "before_cursor_execute", _executing),\n', ""),
-            Edit(BINDING, '        (conn, "commit", _committing),\n', ""),
-        ),
+        (Edit(BINDING, "    if conn not in _held:\n", "    if False:\n"),),
     ),
     Mutant(
         "a bound session's COMMIT not confirmed",
         "bound.replaced",
         "D9",
         "what the driver's cursor writes after a ROLLBACK of its own is guarded by nobody, and committed",
-        (Edit(BINDING, '        (conn, "commit", _committing),\n', ""),),
+        (Edit(BINDING, '        event.listen(conn, "commit", _committing)\n', ""),),
     ),
     Mutant(
         "a bound session that does not miss its guard",
