@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
-from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final
 
 from sinkfence.grants import AsyncStore, Record
-from sinkfence.leases.arming import check_sinks, is_async
+from sinkfence.leases.arming import check_sinks, is_async, is_future
 from sinkfence.leases.heartbeat import OnLost
 from sinkfence.leases.lease import BaseLease, completing, releasing, renewing
 from sinkfence.leases.loops import InLoop
@@ -165,7 +164,7 @@ async def _arm(sink: Any, token: Token) -> None:
         except RuntimeError as error:
             error.add_note("An arm() that is no `async def` is called in a thread, where no event loop runs.")
             raise
-    if isinstance(answer, Future):  # of `asyncio.run_coroutine_threadsafe`
+    if is_future(answer):
         answer = asyncio.wrap_future(answer)
     if inspect.isawaitable(answer):  # of a sink, too, that passes on what an asynchronous one answers
         await answer

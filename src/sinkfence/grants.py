@@ -110,10 +110,12 @@ class Store(Protocol):
     @property
     def durable(self) -> bool:
         """Whether the count outlives this process. One that does not must not arm a sink that does."""
+        ...
 
     @property
     def jumps(self) -> bool:
         """Whether generations follow a clock, so that large steps between them are no sign of damage."""
+        ...
 
     def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
         """Give the job to this owner under the next generation, if it is open and nobody's lease runs.
@@ -121,6 +123,7 @@ class Store(Protocol):
         Raises:
             LeaseHeld, JobCompleted, GenerationExhausted, OutcomeUnknown, SchemaMismatch.
         """
+        ...
 
     def reacquire_above(self, token: Token, n: int, owner: str, ttl: float) -> Grant | None:
         """Replace this token by a generation above n and above its own, if the record is still the token's.
@@ -130,6 +133,7 @@ class Store(Protocol):
         Raises:
             GenerationExhausted, OutcomeUnknown.
         """
+        ...
 
     def renew(self, token: Token, ttl: float, conn: object = None) -> datetime:
         """Extend the lease to ttl from now and return its end, also if it ran out and nobody took it.
@@ -137,9 +141,11 @@ class Store(Protocol):
         Raises:
             LeaseLost, OutcomeUnknown.
         """
+        ...
 
     def renew_many(self, wanted: Sequence[tuple[Token, float]]) -> Renewals:
         """Renew each lease by its ttl, skipping locked rows. For the heartbeat: on its own connection."""
+        ...
 
     def complete(self, token: Token, result: str | None, conn: object = None) -> None:
         """Record the job as done, with a result as JSON text. A repetition succeeds.
@@ -147,6 +153,7 @@ class Store(Protocol):
         Raises:
             LeaseLost, OutcomeUnknown.
         """
+        ...
 
     def release(self, token: Token, conn: object = None) -> None:
         """Give the job back, keeping its generation. A repetition succeeds, and so it does once completed.
@@ -154,12 +161,15 @@ class Store(Protocol):
         Raises:
             LeaseLost, OutcomeUnknown.
         """
+        ...
 
     def get(self, job_id: str) -> Record | None:
         """Return the job's record, or None if it was never acquired."""
+        ...
 
     def list(self, prefix: str) -> Sequence[Record]:
         """Return the records whose job_id starts with prefix, in bytewise order."""
+        ...
 
     def reopen(self, job_id: str) -> Record:
         """Make a job free and open, keeping its generation.
@@ -167,6 +177,7 @@ class Store(Protocol):
         Raises:
             KeyError: there is no such job.
         """
+        ...
 
     def raise_above(self, job_id: str, n: int) -> Record:
         """Make the job free and its generation n, so that the next one is above n.
@@ -176,52 +187,34 @@ class Store(Protocol):
         Raises:
             GenerationExhausted: no generation would be left.
         """
+        ...
 
     def close(self) -> None:
         """Give up connections. The next call opens them again."""
+        ...
 
 
 class AsyncStore(Protocol):
-    """A `Store` for an event loop."""
+    """A `Store` for an event loop: the same calls, awaited."""
 
     @property
-    def durable(self) -> bool:
-        """As `Store.durable`."""
-
+    def durable(self) -> bool: ...
     @property
-    def jumps(self) -> bool:
-        """As `Store.jumps`."""
-
+    def jumps(self) -> bool: ...
     @property
     def sync(self) -> Store:
         """The same records over connections of its own: for the heartbeat, whose thread no loop holds up."""
+        ...
 
-    async def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
-        """As `Store.acquire`."""
-
-    async def reacquire_above(self, token: Token, n: int, owner: str, ttl: float) -> Grant | None:
-        """As `Store.reacquire_above`."""
-
-    async def renew(self, token: Token, ttl: float, conn: object = None) -> datetime:
-        """As `Store.renew`."""
-
-    async def complete(self, token: Token, result: str | None, conn: object = None) -> None:
-        """As `Store.complete`."""
-
-    async def release(self, token: Token, conn: object = None) -> None:
-        """As `Store.release`."""
-
-    async def get(self, job_id: str) -> Record | None:
-        """As `Store.get`."""
-
-    async def list(self, prefix: str) -> Sequence[Record]:
-        """As `Store.list`."""
-
-    async def reopen(self, job_id: str) -> Record:
-        """As `Store.reopen`."""
-
-    async def raise_above(self, job_id: str, n: int) -> Record:
-        """As `Store.raise_above`."""
-
+    async def acquire(self, job_id: str, owner: str, ttl: float) -> Grant: ...
+    async def reacquire_above(self, token: Token, n: int, owner: str, ttl: float) -> Grant | None: ...
+    async def renew(self, token: Token, ttl: float, conn: object = None) -> datetime: ...
+    async def complete(self, token: Token, result: str | None, conn: object = None) -> None: ...
+    async def release(self, token: Token, conn: object = None) -> None: ...
+    async def get(self, job_id: str) -> Record | None: ...
+    async def list(self, prefix: str) -> Sequence[Record]: ...
+    async def reopen(self, job_id: str) -> Record: ...
+    async def raise_above(self, job_id: str, n: int) -> Record: ...
     async def close(self) -> None:
         """As `Store.close`, in this event loop; and the connections of `sync`."""
+        ...

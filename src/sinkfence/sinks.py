@@ -15,9 +15,11 @@ class Bearer(Protocol):
     @property
     def token(self) -> Token:
         """The token to show. A lease raises LeaseLost here once its term is over."""
+        ...
 
     def lose(self, reason: StaleToken) -> None:
         """Hear from a sink that it refused this token as stale; nothing comes back."""
+        ...
 
 
 class Sink(Protocol):
@@ -26,6 +28,7 @@ class Sink(Protocol):
     @property
     def durable(self) -> bool:
         """Whether the mark outlives this process. A store that forgets must not arm a sink that doesn't."""
+        ...
 
     def arm(self, bearer: Bearer) -> None:
         """Raise the mark to the bearer's generation: from its return on, nothing lower takes effect here.
@@ -33,17 +36,15 @@ class Sink(Protocol):
         Raises:
             StaleToken, GenerationConflict: the sink has seen a newer owner; `bearer.lose` was called.
         """
+        ...
 
 
 class AsyncSink(Protocol):
     """A `Sink` for an event loop."""
 
     @property
-    def durable(self) -> bool:
-        """As `Sink.durable`."""
-
-    async def arm(self, bearer: Bearer) -> None:
-        """As `Sink.arm`."""
+    def durable(self) -> bool: ...
+    async def arm(self, bearer: Bearer) -> None: ...
 
 
 class Watch(Protocol):
@@ -52,14 +53,17 @@ class Watch(Protocol):
     @property
     def committed(self) -> bool:
         """Whether the destination checked what the handler did, and all of it is committed."""
+        ...
 
     @property
     def applied(self) -> bool | None:
         """Whether anything of it was committed, or may have been: no answer may deny that. None: unseen."""
+        ...
 
     @property
     def refused(self) -> SinkfenceError | None:
         """The error by which the request's token was refused, even if the handler kept it to itself."""
+        ...
 
 
 class Gate(Protocol):
@@ -77,6 +81,7 @@ class Gate(Protocol):
             NotArmed: its owner was not announced yet, or not to the end.
             StaleToken, GenerationConflict: the destination has seen a newer owner.
         """
+        ...
 
     def announce(self, token: Token) -> None:
         """Make a newer owner known to the destination before its request is handled; refuse an older one.
@@ -86,22 +91,19 @@ class Gate(Protocol):
             sinkfence_http.Refused: with the answer that the door is to give. After any other error it
                 answers 503 `fence-unavailable`.
         """
+        ...
 
     def enter(self, token: Token) -> AbstractContextManager[Watch]:
         """Surround one request's handler, until its response has been sent, and watch over it."""
+        ...
 
 
 class AsyncGate(Protocol):
     """A `Gate` for an event loop."""
 
-    async def check(self, token: Token) -> None:
-        """As `Gate.check`."""
-
-    async def announce(self, token: Token) -> None:
-        """As `Gate.announce`."""
-
-    def enter(self, token: Token) -> AbstractAsyncContextManager[Watch]:
-        """As `Gate.enter`."""
+    async def check(self, token: Token) -> None: ...
+    async def announce(self, token: Token) -> None: ...
+    def enter(self, token: Token) -> AbstractAsyncContextManager[Watch]: ...
 
 
 State = Literal["run", "answered", "reused", "in-progress", "unknown"]
@@ -115,16 +117,20 @@ class Claim(Protocol):
     @property
     def state(self) -> State:
         """What the record said."""
+        ...
 
     @property
     def answer(self) -> str | None:
         """What was kept, if the state is "answered"."""
+        ...
 
     def keep(self, answer: str) -> None:
         """Keep the answer for repetitions. Of an attempt that was superseded nothing is kept."""
+        ...
 
     def leave(self, *, undone: bool) -> None:
         """End the attempt without an answer. `undone`: nothing was applied, a repetition is like a first."""
+        ...
 
 
 class Replay(Protocol):
@@ -137,6 +143,7 @@ class Replay(Protocol):
     @property
     def max_body(self) -> int:
         """How many bytes of a body are kept, and read for being compared."""
+        ...
 
     def claim(self, token: Token, key: str, fingerprint: str) -> AbstractContextManager[Claim]:
         """Surround a request under this key. `fingerprint` is the same for its repetitions alone.
@@ -147,32 +154,23 @@ class Replay(Protocol):
         Raises:
             StaleToken, GenerationConflict: the destination has seen a newer owner: this one is told nothing.
         """
+        ...
 
 
 class AsyncClaim(Protocol):
     """A `Claim` for an event loop."""
 
     @property
-    def state(self) -> State:
-        """As `Claim.state`."""
-
+    def state(self) -> State: ...
     @property
-    def answer(self) -> str | None:
-        """As `Claim.answer`."""
-
-    async def keep(self, answer: str) -> None:
-        """As `Claim.keep`."""
-
-    async def leave(self, *, undone: bool) -> None:
-        """As `Claim.leave`."""
+    def answer(self) -> str | None: ...
+    async def keep(self, answer: str) -> None: ...
+    async def leave(self, *, undone: bool) -> None: ...
 
 
 class AsyncReplay(Protocol):
     """A `Replay` for an event loop."""
 
     @property
-    def max_body(self) -> int:
-        """As `Replay.max_body`."""
-
-    def claim(self, token: Token, key: str, fingerprint: str) -> AbstractAsyncContextManager[AsyncClaim]:
-        """As `Replay.claim`."""
+    def max_body(self) -> int: ...
+    def claim(self, token: Token, key: str, fingerprint: str) -> AbstractAsyncContextManager[AsyncClaim]: ...

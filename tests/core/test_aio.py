@@ -24,6 +24,7 @@ from sinkfence import JobCompleted, LeaseHeld, LeaseLost, OutcomeUnknown, StaleT
 from sinkfence.marks import Mark, MemoryMarks
 from sinkfence.stores.sql import SqlStore
 from sinkfence.stores.sql import aio as sql_aio
+from sinkfence.testing import HandClock
 
 JOB = "invoice-42"
 
@@ -371,6 +372,22 @@ async def test_a_repair_that_comes_too_late_is_given_back(lite_url: str, monkeyp
         await released.wait()
         record = await leases.get(JOB)
         assert (record.generation, record.owner) == (42, None)
+
+
+@in_loop
+async def test_closing_shares_its_time(lite_url: str, monkeypatch: Any) -> None:
+    """What cancelled tasks have left, and what is to be released, have `timeout` together."""
+    clock, left = HandClock(), list[float]()
+    leases = aio.Leases(sql_aio.SqlStore(lite_url), _clock=clock)
+
+    async def settle(timeout: float) -> None:
+        assert timeout == 10
+        clock.advance(7)
+
+    monkeypatch.setattr(leases._asking, "settle", settle)
+    monkeypatch.setattr(leases._holders, "close", left.append)
+    await leases.close(timeout=10)
+    assert left == [3]
 
 
 @in_loop

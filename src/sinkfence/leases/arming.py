@@ -62,6 +62,11 @@ def is_async(sink: Sink | AsyncSink) -> bool:
     return inspect.iscoroutinefunction(sink.arm)
 
 
+def is_future(answer: object) -> bool:
+    """Whether an answer comes later, on another thread (`asyncio.run_coroutine_threadsafe`)."""
+    return isinstance(answer, Future)
+
+
 def arm_here(sink: Sink, token: Token) -> None:
     """Arm a sink on this thread.
 
@@ -69,8 +74,7 @@ def arm_here(sink: Sink, token: Token) -> None:
         TypeError: it answers with what is to be awaited, as one that passes on to another: not armed yet.
     """
     answer: Any = cast("Any", sink).arm(token)
-    # A Future is what `asyncio.run_coroutine_threadsafe` answers.
-    if inspect.isawaitable(answer) or isinstance(answer, Future):
+    if inspect.isawaitable(answer) or is_future(answer):
         if inspect.iscoroutine(answer):
             answer.close()
         raise TypeError(

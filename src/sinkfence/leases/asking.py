@@ -27,12 +27,15 @@ class Asking(Protocol):
 
     def acquire(self, job_id: str, owner: str, ttl: float) -> Any:
         """As `Store.acquire`, for as long as it takes."""
+        ...
 
     def reacquire_above(self, token: Token, n: int, owner: str, ttl: float, seconds: float) -> Any:
         """As `Store.reacquire_above`."""
+        ...
 
     def release(self, token: Token, seconds: float) -> Any:
         """As `Store.release`."""
+        ...
 
 
 class InThreads:

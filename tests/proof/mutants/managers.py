@@ -363,7 +363,7 @@ MANAGERS: tuple[Mutant, ...] = (
         (
             Edit(
                 ARMING,
-                "if inspect.isawaitable(answer) or isinstance(answer, Future):",
+                "if inspect.isawaitable(answer) or is_future(answer):",
                 "if inspect.isawaitable(answer):",
             ),
         ),
@@ -373,6 +373,6 @@ MANAGERS: tuple[Mutant, ...] = (
         "managers.armed_elsewhere_in_a_loop",
         "D9",
         "what the body reads may still be changed by a late writer",
-        (Edit("src/sinkfence/aio.py", "    if isinstance(answer, Future):", "    if False:"),),
+        (Edit("src/sinkfence/aio.py", "    if is_future(answer):", "    if False:"),),
     ),
 )
