@@ -69,6 +69,7 @@ def application(folder: Path, *, fenced: bool) -> Starlette:
         token = (
             await fence.admit(request.scope, job) if fenced else wire.parse_token(request.headers[wire.TOKEN])
         )
+        await request.body()  # what is held on its way, the whole or a part of it, has no effect
         said, key = json.loads(request.headers[ATTEMPT]), request.headers["idempotency-key"]
         # Killed between effect and answer, it comes again, from a newer owner, whom the door lets in.
         if (by := log.by(key)) is not None:
