@@ -17,6 +17,7 @@ from typing import Any, Final
 from sinkfence.grants import AsyncStore, Record
 from sinkfence.leases.arming import check_sinks, is_async, is_future
 from sinkfence.leases.heartbeat import OnLost
+from sinkfence.leases.hold import AsyncHold
 from sinkfence.leases.lease import BaseLease, completing, releasing, renewing
 from sinkfence.leases.loops import InLoop
 from sinkfence.leases.means import Means
@@ -81,16 +82,25 @@ class Leases:
         self._clock = _clock
         self._holders = PerProcess(means, ttl, heartbeat, owner, on_lost)
 
-    @asynccontextmanager
-    async def hold(
+    def hold(
         self,
         job_id: str,
         *,
         ttl: timedelta | float | None = None,
         wait: timedelta | float = 0.0,
         arm: Collection[Sink | AsyncSink] = (),
-    ) -> AsyncGenerator[Lease]:
+    ) -> AsyncHold[Lease]:
         """As `sinkfence.Leases.hold`. Sinks that are not for an event loop are armed in a thread."""
+        return AsyncHold(self._hold(job_id, ttl, wait, arm))
+
+    @asynccontextmanager
+    async def _hold(
+        self,
+        job_id: str,
+        ttl: timedelta | float | None,
+        wait: timedelta | float,
+        arm: Collection[Sink | AsyncSink],
+    ) -> AsyncGenerator[Lease]:
         check_sinks(self._store, arm, loop=True)
         length = self._holders.length(ttl)
         interval = self._holders.interval(length)

@@ -520,16 +520,29 @@ def test_one_sink_is_no_list_of_sinks(mistaken: Any) -> None:
     assert leases.get(JOB) is None
 
 
-def test_a_hold_decorates(store: Store, leases_of: MakeLeases) -> None:
-    """The job is acquired, and its sinks are armed, at each call."""
-    leases, sink = leases_of(store), MemoryMarks()
+@pytest.mark.parametrize("make", [Leases, aio.Leases])
+def test_a_hold_is_no_decorator(make: Any, lite_url: str) -> None:
+    """A coroutine function or a generator runs when the job has been given back: refused, for all alike."""
+    leases = make(sql_aio.SqlStore(lite_url) if make is aio.Leases else SqlStore(lite_url))
+    with pytest.raises(TypeError, match="inside of the function"):
 
-    @leases.hold(JOB, arm=[sink])
-    def work() -> int:
-        return sink.mark(JOB).generation
+        @leases.hold(JOB)
+        def work() -> None:
+            pytest.fail("the body must not run")
 
-    assert [work(), work()] == [1, 2]
-    assert store.get(JOB).owner is None
+
+def test_a_hold_is_entered_once() -> None:
+    """A second turn under the same object would hold nothing; the first one goes on."""
+    leases = Leases(MemoryStore())
+    with leases.hold(JOB) as lease:
+        pass
+    held = leases.hold(JOB)
+    with held as lease:
+        with pytest.raises(RuntimeError, match="entered once"), held:
+            pytest.fail("the body must not run")
+        lease.renew()
+    with pytest.raises(RuntimeError, match="entered once"):
+        held.__enter__()
 
 
 class Untouchable:

@@ -18,6 +18,7 @@ from sinkfence.grants import Record, Store
 from sinkfence.leases.arming import arm_here, check_sinks
 from sinkfence.leases.asking import InThreads
 from sinkfence.leases.heartbeat import OnLost
+from sinkfence.leases.hold import Hold
 from sinkfence.leases.lease import Lease
 from sinkfence.leases.means import Means
 from sinkfence.leases.per_process import PerProcess, check_prefix, check_store, check_wait
@@ -69,7 +70,6 @@ class Leases:
         self._store = store
         self._holders = PerProcess(means, ttl, heartbeat, owner, on_lost)
 
-    @contextmanager
     def hold(
         self,
         job_id: str,
@@ -77,7 +77,7 @@ class Leases:
         ttl: timedelta | float | None = None,
         wait: timedelta | float = 0.0,
         arm: Collection[Sink] = (),
-    ) -> Generator[Lease]:
+    ) -> Hold[Lease]:
         """Acquire the job, keep it by a heartbeat, arm the sinks, run the body; release the job at the end.
 
         A sink that is ahead of the store although the record is still ours has the store raised above it, and
@@ -98,6 +98,16 @@ class Leases:
                 and the job was somebody else's by then.
             NotEnforced: the store forgets what a sink remembers.
         """
+        return Hold(self._hold(job_id, ttl, wait, arm))
+
+    @contextmanager
+    def _hold(
+        self,
+        job_id: str,
+        ttl: timedelta | float | None,
+        wait: timedelta | float,
+        arm: Collection[Sink],
+    ) -> Generator[Lease]:
         check_sinks(self._store, arm)
         length = self._holders.length(ttl)
         interval = self._holders.interval(length)
