@@ -84,12 +84,18 @@ def machine() -> dict[str, Any]:
     return {
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
-        "system": platform.platform(terse=True),
+        "system": _system(),
         "processor": _processor(),
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 2),
         "packages": ", ".join(f"{name} {number}" for name, number in found.items()),
     }
+
+
+def _system() -> str:
+    """Which, without the build's own name: `Linux 6.18, x86_64`."""
+    release = ".".join(platform.release().split(".")[:2])
+    return f"{platform.system()} {release}, {platform.machine()}"
 
 
 def _processor() -> str:

@@ -204,7 +204,7 @@ def requests(client: Any, bucket: FencedBucket) -> Iterator[Figure]:
         return Figure(title, len(sent), "requests", at_most(wanted))
 
     long, other = bytes(2 * MIB), bucket.object("counted")
-    yield figure("an owner's write up to 1 MiB", 1, lambda: thing.put(b"x", first))
+    yield figure("an owner's write up to 1 MiB", 1, lambda: thing.put(bytes(MIB), first))
     yield figure("an owner's write of 2 MiB", 2, lambda: thing.put(long, first))
     yield figure("a new owner's arming", 2, lambda: other.arm(second))
     yield figure("its next write", 1, lambda: other.put(b"x", second))
