@@ -1,5 +1,7 @@
 """Destinations that refuse a stale owner."""
 
+from typing import TYPE_CHECKING, Any
+
 from sinkfence.errors import (
     Conflict,
     GenerationConflict,
@@ -17,9 +19,10 @@ from sinkfence.errors import (
     SinkfenceError,
     StaleToken,
 )
-from sinkfence.leases import Leases
-from sinkfence.leases.lease import Lease
 from sinkfence.tokens import Token
+
+if TYPE_CHECKING:
+    from sinkfence.leases import Lease, Leases
 
 __all__ = [
     "Conflict",
@@ -41,3 +44,12 @@ __all__ = [
     "StaleToken",
     "Token",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Python runs this file when a sink imports `sinkfence.tokens`, and a sink has no use for the leases.
+    if name not in ("Lease", "Leases"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from sinkfence import leases
+
+    return getattr(leases, name)

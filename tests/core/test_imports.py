@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import sinkfence
 import sinkfence_http
 
 LOADED = """
@@ -27,6 +28,25 @@ def test_importing_loads_the_standard_library_alone(modules: str) -> None:
         [sys.executable, "-c", LOADED.format(modules=modules)], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[] 1"
+
+
+@pytest.mark.parametrize("sink", ["sinkfence_http", "sinkfence_postgres", "sinkfence_s3"])
+def test_a_sink_loads_neither_leases_nor_stores(sink: str) -> None:
+    """What checks is loaded without what counts; the face has the leases once they are named."""
+    script = (
+        f"import sys, {sink}, sinkfence\n"
+        "parts = ('sinkfence.leases', 'sinkfence.aio', 'sinkfence.stores', 'sinkfence.terms')\n"
+        "print([name for name in sys.modules if name.startswith(parts)])\n"
+        "print([name for name in sinkfence.__all__ if not hasattr(sinkfence, name)])\n"
+        "print(sinkfence.Leases.__module__, sinkfence.Lease.__module__)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "[]", "sinkfence.leases.manager sinkfence.leases.lease"]
+
+
+def test_the_face_has_no_other_names() -> None:
+    """A name that isn't there is missing as in any module."""
+    assert not hasattr(sinkfence, "Leasing")
 
 
 @pytest.mark.parametrize(
