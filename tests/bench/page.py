@@ -9,7 +9,7 @@ from typing import Any
 from bench.drawing import draw
 from bench.goals import AIMS, judge
 from bench.race import Result
-from bench.report import Item, overview, read_json, write_json
+from bench.report import Item, overview, read_json, shown, write_json
 
 EXPLANATION = Path(__file__).resolve().parents[2] / "docs" / "explanation"
 KEPT = EXPLANATION / "numbers"
@@ -27,13 +27,32 @@ TOP = """\
 
 <!-- Written by `python3 run.py bench --page` of numbers/*.json. Run it again, and edit nothing here. -->
 
-What sinkfence costs beside the same work without it, and beside what else does it. `python3 run.py bench`
-measures all of it on your machine in about a quarter of an hour, and `python3 run.py bench postgres` a part.
+What sinkfence costs beside the same work without it, and beside what else does it. What to take from it:
+"""
+GIST = """\
+- **PostgreSQL.** 8 clients with 10 ms of work in each transaction keep {postgres[transaction()]} of their
+  rate on one job. A one-row transaction takes {single[guarded]} times as long, with the check in the row instead
+  {single[row column]} times.
+- **S3.** A write up to 1 MiB stays one request. It takes {kilobyte[fenced put]} times as long at 1 kB, and
+  {parts[fenced put]} times at 64 MB.
+- **HTTP.** The door adds {door.value:.0f} µs of CPU to a call: {fastapi[fenced]} times FastAPI's CPU time,
+  and {flask[fenced]} times Flask's.
+- **Leases.** Taking, renewing and ending a lease comes to {leases[sinkfence]} of the rate of three plain
+  UPDATEs, and one statement renews 10,000 leases in {batch.value:.0f} ms.
+- **Your machine.** Client and server shared two cores here, so what is computed weighs more than where each
+  has its own: measure before you decide by a number.
+"""
+"""What a reader should take from the numbers, with the ratios of these results."""
+METHOD = """\
+## How it is measured
 
-Contestants take turns within each round, in a new random order, and each is compared with the baseline *of
-the same round*: a slow moment of the machine meets all of them. A ratio is the median over the rounds, with
-its quartiles. The **A/A control** is the baseline once more, under another name: as far as it is from 1,
-two equal things seem apart here, and no difference that is smaller says anything.
+`python3 run.py bench` measures all of it on your machine in about a quarter of an hour, and
+`python3 run.py bench postgres` a part.
+
+Contestants take turns within each round, in a new random order. Each is compared with the baseline *of the
+same round*, so a slow moment of the machine meets all of them. A ratio is the median over the rounds, with
+its quartiles. The **A/A control** is the baseline once more, under another name. As far as it is from 1, two
+equal things seem apart here, and no smaller difference says anything.
 """
 ELSEWHERE = (
     (
@@ -81,6 +100,8 @@ def text(kept: Path) -> str:
     named = {NAMES[name]: of_name for name, of_name in items.items()}
     parts = [
         TOP,
+        _gist(items),
+        METHOD,
         "## What it was measured on\n",
         "\n".join(_conditions(name, *found[name]) for name in NAMES) + "\n",
         "## The goals\n",
@@ -97,6 +118,28 @@ def text(kept: Path) -> str:
         TREE,
     ]
     return "\n".join(parts)
+
+
+def _gist(items: dict[str, list[Item]]) -> str:
+    """The head of the page."""
+
+    def of(bench: str, title: str) -> Any:
+        [found] = (item for item in items[bench] if not isinstance(item, str) and item.title == title)
+        if isinstance(found, Result):
+            return {standing.name: shown(standing.ratio) for standing in found.standings}
+        return found
+
+    return GIST.format(
+        postgres=of("postgres", "8 clients, 10 ms of work inside, 1 job"),
+        single=of("postgres", "one-row transaction in one message, synchronous_commit on"),
+        kilobyte=of("s3", "an owner's write, 1 kB"),
+        parts=of("s3", "an owner's write, 64 MB in parts of 8 MB"),
+        door=of("http", "what the door adds to a call, a cached token"),
+        fastapi=of("http", "FastAPI under uvicorn"),
+        flask=of("http", "Flask, called"),
+        leases=of("leases", "acquire, renew and complete, 8 clients"),
+        batch=of("leases", "the median batch"),
+    )
 
 
 def _conditions(name: str, about: dict[str, Any], items: list[Item]) -> str:

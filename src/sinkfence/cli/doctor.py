@@ -44,7 +44,8 @@ def group() -> None:
 
     Do so before you depend on it, and after each change of servers or proxies. The last line is `fenced`,
     with exit code 0, or `NOT FENCED, or not shown to be`, with 1: a finding is `broken`, or `unknown` as it
-    could not be tried. A `weak` fence holds until somebody goes round it; a `note` is worth knowing.
+    could not be tried. A `weak` fence holds until somebody other than your application goes round
+    it, or a machine crashes. A `note` is worth knowing.
 
     \b
     Examples:
