@@ -25,8 +25,8 @@ class Finding:
     name: str
     grade: Grade
     """`broken`: a stale owner may take effect; `unknown`: whether one may could not be found out; `weak`: the
-    fence holds, but somebody other than the application can go round it, or something beside it does not work;
-    `note` is of interest and no condition of anything."""
+    fence holds, but somebody other than the application can go round it, or something beside it does not
+    work; `note` is of interest and no condition of anything."""
     says: str
     advice: str = ""
     """What to do about it."""

@@ -31,8 +31,8 @@ What sinkfence costs beside the same work without it, and beside what else does 
 """
 GIST = """\
 - **PostgreSQL.** 8 clients with 10 ms of work in each transaction keep {postgres[transaction()]} of their
-  rate on one job. A one-row transaction takes {single[guarded]} times as long, with the check in the row instead
-  {single[row column]} times.
+  rate on one job. A one-row transaction takes {single[guarded]} times as long, and {single[row column]}
+  times with the check in the row instead.
 - **S3.** A write up to 1 MiB stays one request. It takes {kilobyte[fenced put]} times as long at 1 kB, and
   {parts[fenced put]} times at 64 MB.
 - **HTTP.** The door adds {door.value:.0f} µs of CPU to a call: {fastapi[fenced]} times FastAPI's CPU time,

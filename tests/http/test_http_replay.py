@@ -139,7 +139,7 @@ def test_an_answer_without_a_body_is_repeated_without_one(shop, account):
     ids=lambda other: next(iter(other)),
 )
 def test_a_key_that_was_used_for_another_request(shop, account, other):
-    """Another body, query, method, path or content type under the same key is 422, and runs nothing."""
+    """C87: another body, query, method, path or content type under the same key is 422, and runs nothing."""
     shop.pay(account)
     other = {name: v.format(account=account) if name == "path" else v for name, v in other.items()}
     reply = shop.pay(account, **other)
@@ -148,7 +148,7 @@ def test_a_key_that_was_used_for_another_request(shop, account, other):
 
 
 def test_nobody_gets_another_principal_s_answer(shop, account):
-    """The same key of another user, or for another job, is another request."""
+    """C87: the same key of another user, or for another job, is another request."""
     first = shop.pay(account, user="ann")
     other = shop.pay(account, user="bob", more="?x=other")
     assert (other.status, other.fencing) == (200, "accepted")
@@ -157,7 +157,7 @@ def test_nobody_gets_another_principal_s_answer(shop, account):
 
 
 def test_who_is_nobody_is_not_served(shop, account):
-    """A request whose principal is empty is refused: it must not share answers with others like it."""
+    """C87: a request whose principal is empty is refused: it must not share answers with others like it."""
     reply = shop.pay(account, user="")
     assert (reply.status, reply.fencing) == (503, "fence-unavailable")
     assert shop.runs(account) == []
@@ -210,7 +210,7 @@ def test_an_answer_of_the_handler_is_kept_whatever_it_says(shop, account):
 
 @pytest.mark.parametrize("answer", ["503", "raises"])
 def test_a_handler_that_failed(shop, account, answer):
-    """A 5xx isn't kept. Steps of the ledger are run again, and done once; else the outcome is unknown until a
+    """C85: a 5xx isn't kept. Steps of the ledger are run again, and done once; else the outcome is unknown until a
     newer owner runs it again."""
     assert shop.pay(account, more=f"?answer={answer}").status >= 500
     again = shop.pay(account, more=f"?answer={answer}")
@@ -304,7 +304,7 @@ def test_a_request_that_is_being_served(shop, account):
 
 
 def test_fifty_at_once(shop, account):
-    """One runs; the others get its answer, or are told that it is being served."""
+    """C89: one runs; the others get its answer, or are told that it is being served."""
     with ThreadPoolExecutor(50) as pool:
         replies = list(pool.map(lambda _: shop.pay(account), range(50)))
     assert {reply.status for reply in replies} <= {200, 409}
@@ -322,7 +322,7 @@ def test_more_requests_at_once_than_the_pool_has_connections(shop, account):
 
 
 def test_a_newer_owner_takes_an_unfinished_request_over(shop, account):
-    """In a database at once: 8 runs it while 7 is still inside; what 7 answers late is kept nowhere."""
+    """C85: in a database at once, 8 runs it while 7 is still inside; what 7 answers late is kept nowhere."""
     if not shop.durable:
         pytest.skip("on a host the newer owner waits at the gate")
     with shop.held() as lock, ThreadPoolExecutor() as pool:
@@ -340,8 +340,8 @@ def test_a_newer_owner_takes_an_unfinished_request_over(shop, account):
 
 @pytest.mark.parametrize("stall", ["before", "after"])
 def test_a_worker_that_is_killed_inside_the_handler(shop, account, stall, request):
-    """Steps of the ledger are run again and done once. On a host the outcome is unknown to the owner; a newer
-    one runs it again at once."""
+    """C85: steps of the ledger are run again and done once. On a host the outcome is unknown to the owner; a
+    newer one runs it again at once."""
     with shop.held() as lock, ThreadPoolExecutor() as pool:
         lost = pool.submit(shop.pay, account, 7, more=f"?stall={stall}")
         shop.until_runs(account, 1)
@@ -372,7 +372,7 @@ def paid(request, account: int) -> list[int]:
 
 
 def test_a_caller_that_leaves_while_it_is_served(shop, account):
-    """The handler ends as its server has it; the key is never in progress for ever."""
+    """C85: the handler ends as its server has it; the key is never in progress for ever."""
     head = (
         f"POST /accounts/{account}?stall=before HTTP/1.1\r\nHost: x\r\nX-User: ann\r\nIdempotency-Key: k\r\n"
         f'Fencing-Token: "account-{account}";g=7;o="o7"\r\nContent-Length: 1\r\n\r\n1'
