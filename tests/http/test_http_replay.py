@@ -210,8 +210,8 @@ def test_an_answer_of_the_handler_is_kept_whatever_it_says(shop, account):
 
 @pytest.mark.parametrize("answer", ["503", "raises"])
 def test_a_handler_that_failed(shop, account, answer):
-    """C85: a 5xx isn't kept. Steps of the ledger are run again, and done once; else the outcome is unknown until a
-    newer owner runs it again."""
+    """C85: a 5xx isn't kept. Steps of the ledger are run again, and done once; else the outcome is unknown
+    until a newer owner runs it again."""
     assert shop.pay(account, more=f"?answer={answer}").status >= 500
     again = shop.pay(account, more=f"?answer={answer}")
     newer = shop.pay(account, 8, more=f"?answer={answer}")
