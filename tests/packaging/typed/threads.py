@@ -44,7 +44,6 @@ def work(engine: Engine, client: S3Client, http: requests.Session, sign: TokenSi
         in_postgres(engine, dsn, lease)
         in_s3(report, lease)
         http.mount(ORDERS, FencedAdapter(lease, sign=sign))
-    leases.hold("reports")(in_postgres)("an engine", dsn, lease)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     ledger.arm(leases.hold("reports"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
