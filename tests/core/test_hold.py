@@ -496,6 +496,13 @@ def test_a_prefix_is_what_job_ids_can_start_with(store: Store, leases_of: MakeLe
         leases_of(store).list(prefix)
 
 
+class Anything:
+    """It has whatever it is asked for, as a proxy has, and is no store for that."""
+
+    def __getattr__(self, name: str) -> object:
+        return name
+
+
 def test_what_a_manager_is_made_of_is_checked(lite_url: str) -> None:
     """A store of the other kind, something else, and an on_lost that can't be called are named at once."""
     with pytest.raises(TypeError, match=r"sinkfence\.aio"):
@@ -503,7 +510,8 @@ def test_what_a_manager_is_made_of_is_checked(lite_url: str) -> None:
     with pytest.raises(TypeError, match=r"sinkfence\.stores\.sql\.aio"):
         aio.Leases(SqlStore(lite_url))
     engine = sa.create_engine(lite_url)
-    for make, mistaken in product((Leases, aio.Leases), (lite_url, engine, SqlStore, threading.Lock(), None)):
+    others = lite_url, engine, SqlStore, threading.Lock(), Anything(), None
+    for make, mistaken in product((Leases, aio.Leases), others):
         with pytest.raises(TypeError, match=r"no store: pass SqlStore"):
             make(mistaken)
     with pytest.raises(TypeError, match="on_lost"):
@@ -545,10 +553,10 @@ def test_a_hold_is_entered_once() -> None:
         held.__enter__()
 
 
-class Untouchable:
+class Untouchable(MemoryStore):
     """A store that must not be asked anything."""
 
-    def __getattr__(self, name: str) -> object:
+    def __getattribute__(self, name: str) -> object:
         pytest.fail(f"{name} was asked for")
 
 

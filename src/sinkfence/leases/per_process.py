@@ -98,7 +98,7 @@ def check_store(store: object, *, loop: bool = False) -> None:
     kind = type(store)
     acquire = getattr(kind, "acquire", None)
     # Locks and pools can acquire, too.
-    if not hasattr(kind, "__getattr__") and (acquire is None or not hasattr(kind, "reacquire_above")):
+    if acquire is None or not hasattr(kind, "reacquire_above"):
         raise TypeError(f"{kind.__name__} is no store: pass SqlStore(...), around a URL or an engine")
     if loop and not hasattr(store, "sync"):
         raise TypeError(

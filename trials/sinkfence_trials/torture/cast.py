@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from sinkfence_trials.torture.clocks import environment
 from sinkfence_trials.torture.nemesis import KINDS, Nemesis
 from sinkfence_trials.torture.run import TTL, NotRun, Run
-from sinkfence_trials.torture.sabotage import SABOTAGES, Honest
+from sinkfence_trials.torture.sabotage import SABOTAGES, Conduct
 from sinkfence_trials.torture.victim import Victim
 
 WORKERS: Final = 3
@@ -32,7 +32,7 @@ class Cast:
     @classmethod
     def start(cls, run: Run, jobs: list[str], service: str, sabotage: str | None, floor: str | None) -> Self:
         """Start them; `floor` is their lease store's. With a sabotage, it is worker 1 who commits it."""
-        places, saboteur = run.places, SABOTAGES.get(sabotage or "", Honest)
+        places, saboteur = run.places, SABOTAGES.get(sabotage or "", Conduct)
         kinds: tuple[str, ...] = SABOTAGE_KINDS if sabotage else KINDS
         not_run: tuple[str, ...] = ()
         try:

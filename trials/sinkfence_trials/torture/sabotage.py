@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final, cast
+from typing import Final
 
 from sinkfence.errors import LeaseHeld
-from sinkfence.grants import Grant, Store
+from sinkfence.grants import Grant
 from sinkfence.stores.sql import SqlStore
+from sinkfence.stores.sql.dialects import Query
 from sinkfence.tokens import Token
 from sinkfence_trials.torture.destinations import SINKS, Destination
 from sinkfence_trials.torture.victim import Moment
 
 
-class Honest:
-    """No sabotage: each way of going round the check is a method that is overridden."""
+class Conduct:
+    """How a worker conducts itself, which is honestly: each sabotage overrides something of it."""
 
     caught_by = ""
     """The invariant that has to catch it."""
@@ -28,12 +29,10 @@ class Honest:
     """Until when whatever is late is late."""
     goes_round: str = ""
     """At which destination there is no check."""
+    store: type[SqlStore] = SqlStore
+    """Where leases come from."""
     loses: bool = False
     """Whether a standby is promoted that has not heard of what was acknowledged."""
-
-    def store(self, store: SqlStore) -> Store:
-        """Return the store that leases come from."""
-        return store
 
     def sinks(self, sinks: dict[str, Destination]) -> dict[str, Destination]:
         """Return the destinations; only the one that is gone round, if there is one."""
@@ -58,14 +57,14 @@ class Honest:
         return step
 
 
-class NoCheck(Honest):
+class NoCheck(Conduct):
     """Writes its rows in a transaction that nothing guards."""
 
     caught_by = "D9"
     goes_round = "postgres"
 
 
-class ForgedGeneration(Honest):
+class ForgedGeneration(Conduct):
     """Shows a number that nobody has given it."""
 
     caught_by = "D2"
@@ -74,7 +73,7 @@ class ForgedGeneration(Honest):
         return Token(token.job_id, token.generation + 1, token.owner)
 
 
-class NoArm(Honest):
+class NoArm(Conduct):
     """Reads before the destination knows of it, so that what the owner before still writes is overwritten."""
 
     caught_by = "D3"
@@ -93,38 +92,28 @@ class NoArm(Honest):
         return f"{step}, again"  # under the name that all use, the step of the owner before would be seen
 
 
-class ClientClockStore(Honest):
-    """Judges by its own clock, which is ten seconds ahead, whose lease has run out."""
-
-    caught_by = "S2"
-
-    def store(self, store: SqlStore) -> Store:
-        return cast("Store", _ByClientClock(store))
-
-
-class _ByClientClock:
-    def __init__(self, store: SqlStore) -> None:
-        self._store = store
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
+class _ByClientClock(SqlStore):
     def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
-        from sinkfence.stores.sql.dialects import Query
-
         sql = """
             UPDATE sinkfence_lease SET generation = generation + 1, owner = :owner,
                    lease_until = to_timestamp(:now + :ttl)
              WHERE job_id = :job_id AND state = 'open' AND lease_until <= to_timestamp(:now)
             RETURNING generation, lease_until"""
         now = time.time() + 10
-        rows = self._store.fetch(Query(sql, {"job_id": job_id, "owner": owner, "ttl": ttl, "now": now}))
+        rows = self.fetch(Query(sql, {"job_id": job_id, "owner": owner, "ttl": ttl, "now": now}))
         if not rows:
             raise LeaseHeld(job_id, None, 0.1)
         return Grant(Token(job_id, rows[0][0], owner), rows[0][1])
 
 
-class UnfencedS3(Honest):
+class ClientClockStore(Conduct):
+    """Judges by its own clock, which is ten seconds ahead, whose lease has run out."""
+
+    caught_by = "S2"
+    store = _ByClientClock
+
+
+class UnfencedS3(Conduct):
     """Its PUTs carry no condition."""
 
     caught_by = "D9"
@@ -132,14 +121,14 @@ class UnfencedS3(Honest):
     goes_round = "s3"
 
 
-class LossyFailover(Honest):
+class LossyFailover(Conduct):
     """Works on after a failover that has lost acquisitions, with a store that counts on from what is left."""
 
     caught_by = "S7"
     loses: bool = True
 
 
-SABOTAGES: Final[dict[str, type[Honest]]] = {
+SABOTAGES: Final[dict[str, type[Conduct]]] = {
     "no-check": NoCheck,
     "forged-generation": ForgedGeneration,
     "no-arm": NoArm,

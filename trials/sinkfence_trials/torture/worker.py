@@ -18,7 +18,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from sinkfence import JobCompleted, Leases, StaleToken
 from sinkfence.leases.lease import Lease
-from sinkfence.stores.sql import SqlStore
 from sinkfence.tokens import Token
 from sinkfence_trials.demo import child
 from sinkfence_trials.history import History
@@ -47,9 +46,11 @@ class Worker:
         self.ttl: float = brief["ttl"]
         self.jobs: list[str] = brief["jobs"]
         self.history = history
-        self.saboteur: sabotage.Honest = sabotage.SABOTAGES.get(brief["sabotage"], sabotage.Honest)()
-        store = SqlStore(detoured(brief["postgres"], detours["store"], brief["run"]), floor=brief["floor"])
-        self.leases: Leases = Leases(self.saboteur.store(store), ttl=self.ttl, owner=brief["name"])
+        self.conduct: sabotage.Conduct = sabotage.SABOTAGES.get(brief["sabotage"], sabotage.Conduct)()
+        store = self.conduct.store(
+            detoured(brief["postgres"], detours["store"], brief["run"]), floor=brief["floor"]
+        )
+        self.leases: Leases = Leases(store, ttl=self.ttl, owner=brief["name"])
         bucket = Bucket(**brief["bucket"])
         service = (ForeignCaller if brief["foreign"] else Caller)(brief["service"])
         sinks: dict[str, Destination] = {
@@ -57,7 +58,7 @@ class Worker:
             "s3": Documents(bucket),
             "http": service,
         }
-        self.sinks: dict[str, Destination] = self.saboteur.sinks(
+        self.sinks: dict[str, Destination] = self.conduct.sinks(
             {name: sinks[name] for name in brief["sinks"]}
         )
         self.random: random.Random = random.Random()  # noqa: S311 - dice, and no secret
@@ -93,7 +94,7 @@ class Worker:
 
     def tenure(self, lease: Lease, token: Token) -> None:
         """Arm, then write, renew now and then, and end it in one way or another."""
-        token = self.saboteur.token(token)
+        token = self.conduct.token(token)
         self.arm(token)
         for _ in range(self.random.randint(4, 10)):
             try:
@@ -114,7 +115,7 @@ class Worker:
     def arm(self, token: Token) -> None:
         """Arm all destinations before any is read."""
         for name, sink in self.sinks.items():
-            if self.saboteur.arms(name):
+            if self.conduct.arms(name):
                 with self.told_of("arm", token.job_id, token, sink=name):
                     sink.arm(token)
 
@@ -123,7 +124,7 @@ class Worker:
         name = self.random.choice(list(self.sinks))
         sink = self.sinks[name]
         seen = sink.read(token)
-        self.saboteur.ponder()
+        self.conduct.ponder()
         self.written += 1
         write = Write(f"{token.owner}/{self.written}", self.name_of(token, sink, seen), seen)
         for attempt in range(1, ATTEMPTS + 1):
@@ -138,7 +139,7 @@ class Worker:
         """Name the next step: for all owners the same, where they can see how far it went."""
         if isinstance(sink, ForeignCaller):
             return f"step {token.generation}.{self.written}"
-        return self.saboteur.name(f"step {seen.count + 1}")
+        return self.conduct.name(f"step {seen.count + 1}")
 
     def write(self, token: Token, name: str, sink: Destination, write: Write) -> None:
         """Make one attempt."""
