@@ -43,7 +43,8 @@ class SinkfenceError(Exception):
             cls.help_url = f"{REFERENCE}errors/{cls.__name__}.html"
 
     def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or (type(self).__doc__ or "").partition("\n")[0])
+        # Without docstrings (`python -OO`) it says what it is called, and the page says the rest.
+        super().__init__(message or (type(self).__doc__ or type(self).__name__).partition("\n")[0])
         self.add_note(f"See {self.help_url}")  # for tracebacks: a line of a log has str(), which stays short
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import subprocess
+import sys
 import traceback
 from datetime import timedelta
 
@@ -132,6 +134,13 @@ def test_every_error_without_data_explains_itself_by_its_docstring() -> None:
     for _, kind in inspect.getmembers(errors, inspect.isclass):
         if issubclass(kind, SinkfenceError) and kind.__init__ is SinkfenceError.__init__:
             assert str(kind()) == (kind.__doc__ or "").splitlines()[0]
+
+
+def test_an_error_without_docstrings_says_what_it_is_called() -> None:
+    """Under `python -OO`, too, no line of a log ends empty."""
+    script = "from sinkfence.errors import Conflict, SchemaMismatch; print(Conflict(), SchemaMismatch('old'))"
+    done = subprocess.run([sys.executable, "-OO", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "Conflict old\n"
 
 
 @given(st.integers(1, 5), st.sampled_from("ab"), st.integers(1, 5), st.sampled_from("ab"))
