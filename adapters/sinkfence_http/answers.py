@@ -109,7 +109,8 @@ OUTCOME_UNKNOWN: Final = Answer(409, "outcome-unknown", "Whether this request to
 class Refused(Exception):
     """The door refuses a request before anything has looked at its job.
 
-    A `Verifier` of your own raises it with `UNAUTHENTIC` or `EXPIRED` of this module.
+    It carries the client's answer to the middleware. It is no `SinkfenceError`: those tell a worker what to
+    do next. A `Verifier` of your own raises it with `UNAUTHENTIC` or `EXPIRED` of this module.
     """
 
     def __init__(self, answer: Answer) -> None:

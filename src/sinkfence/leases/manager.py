@@ -167,8 +167,8 @@ class Leases:
     def close(self, timeout: float = 10.0) -> None:
         """Release all leases of this process and stop the heartbeat, within `timeout` seconds.
 
-        Stop the work first: what is released may start elsewhere at once. Who waits for a job by then gets a
-        RuntimeError, within a second.
+        Then the store is closed, which connects again if it is used on. Stop the work first: what is released
+        may start elsewhere at once. Who waits for a job by then gets a RuntimeError, within a second.
 
         Raises:
             ExceptionGroup: of what went wrong, a TimeoutError among it where the store took too long.
