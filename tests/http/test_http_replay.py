@@ -341,7 +341,7 @@ def test_a_newer_owner_takes_an_unfinished_request_over(shop, account):
 @pytest.mark.parametrize("stall", ["before", "after"])
 def test_a_worker_that_is_killed_inside_the_handler(shop, account, stall, request):
     """C85: steps of the ledger are run again and done once. On a host the outcome is unknown to the owner; a
-    newer one runs it again at once."""
+    newer one runs it again at once, and with no other body."""
     with shop.held() as lock, ThreadPoolExecutor() as pool:
         lost = pool.submit(shop.pay, account, 7, more=f"?stall={stall}")
         shop.until_runs(account, 1)
@@ -353,6 +353,9 @@ def test_a_worker_that_is_killed_inside_the_handler(shop, account, stall, reques
             lost.result()
         fcntl.flock(lock, fcntl.LOCK_UN)
         again = shop.pay(account, 7, more=f"?stall={stall}")
+        if not shop.durable:
+            other = shop.pay(account, 8, more=f"?stall={stall}", body=b"2")
+            assert (other.status, other.fencing) == (422, "idempotency-key-reused")
         newer = shop.pay(account, 8, more=f"?stall={stall}")
     assert newer.status == 200
     if shop.durable:
