@@ -147,8 +147,8 @@ class Passage:
     def ending(self, recording: Recording) -> tuple[str | None, bool]:
         """Return the answer as text if it is to be kept, and whether the request can be run like a first one.
 
-        Kept is what the handler has answered, and not a login before it. Who named its job has passed that.
-        Without strict a handler need not, and a success is taken for its.
+        Only the handler's own answer is kept, no login page before it. A handler that called `admit` was
+        reached; without strict, a 2xx counts as reached.
         """
         status = recording.status
         handled = self._admitted or (not self._strict and status is not None and 200 <= status < 300)

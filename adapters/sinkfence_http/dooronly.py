@@ -1,4 +1,4 @@
-"""The gate that is no fence: it refuses at the door who is stale then, and holds nobody up behind it."""
+"""A gate that is no fence: it looks at the token once, at the door, and not at requests already inside."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ def bind(target: Bound, bearer: Bearer) -> Bound:
     COMMIT is refused, the error is what it means, and the bearer is told. What was refused must be rolled
     back before the session or connection takes anything else.
     This can't be undone: make a sessionmaker for each lease, and drop it with the lease.
-    Of an engine bind a copy, `bind(engine.execution_options(), lease)`, which shares its pool: arms, and the
-    leases, are in autocommit, which is refused here.
+    Bind a copy of an engine, `bind(engine.execution_options(), lease)`: it shares the pool. Arming and the
+    lease store use autocommit, which a bound engine refuses.
 
     Args:
         target: a SQLAlchemy sessionmaker or Engine.

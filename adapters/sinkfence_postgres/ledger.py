@@ -98,8 +98,8 @@ def once(tx: AnyTx, bearer: Bearer, step: str, call: Callable[[], Any]) -> Any:
     """Do a step of a job at most once, in this guarded transaction, whoever owns the job by now.
 
     The first transaction that commits has called `call`, and its result is kept; each later one gets that,
-    and calls nothing. One that comes meanwhile waits for the first, as long as lock_timeout says. What is
-    compared is the step's name alone: where a job comes back, it names the occasion ("invoice 2026-05").
+    and calls nothing. A second transaction waits for the first, up to lock_timeout. The step's name alone
+    is compared: where a job comes back, it names the occasion ("invoice 2026-05").
     `call` writes through `tx`, in a savepoint: where it raises, both its writes and the entry are undone.
 
     Returns:

@@ -82,7 +82,7 @@ class PostgresSink:
             yield conn
 
     def check(self, token: Token) -> None:
-        """Tell whether the token is the newest that the database has seen, and raise nothing.
+        """Check the token against the mark, and leave the mark as it is.
 
         Raises:
             NotArmed, StaleToken, GenerationConflict: it isn't.

@@ -70,7 +70,7 @@ class Put:
         self.size: int = 0
         """Bytes written so far."""
         self.broken: bool = False
-        """Whether a piece was taken in part only: its writer may have caught the error, and go on."""
+        """True once a write failed half-way. The caller may have caught the error; nothing more is taken."""
         self._known = known
         self._bearer = bearer
         self._token = bearer.token

@@ -4,8 +4,8 @@ OpenTelemetry's API is loaded at the first event, where it is installed (`sinkfe
 until the program sets up its SDK. No log record, span or measurement holds a signature, a password or the
 random bits of an owner; measurements have no job_id either, as there may be millions.
 
-Who is told may fail: a filter that knows requests only, a provider that can't be loaded, a processor at the
-end of a span. What is told about stands all the same: the write is committed, the lease is lost.
+Logging and telemetry may fail. The write or the loss that they report has happened all the same, so their
+errors are swallowed.
 """
 
 from __future__ import annotations
@@ -45,9 +45,8 @@ class _Log(logging.LoggerAdapter[logging.Logger]):
 
 
 log: Final = _Log(logging.getLogger("sinkfence"), {})
-log.logger.addHandler(
-    logging.NullHandler()
-)  # else Python prints warnings where a program has set up no logging
+# Without a handler Python prints warnings where a program has set up no logging.
+log.logger.addHandler(logging.NullHandler())
 
 REFUSALS: Final = (
     *(StaleToken, NotArmed, JobMismatch, MissingToken),

@@ -57,7 +57,10 @@ class Watch(Protocol):
 
     @property
     def applied(self) -> bool | None:
-        """Whether anything of it was committed, or may have been: no answer may deny that. None: unseen."""
+        """Whether anything was committed, or may have been; then no answer may say that nothing was.
+
+        None: the gate cannot see.
+        """
         ...
 
     @property

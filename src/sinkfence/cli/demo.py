@@ -32,8 +32,8 @@ def demo(
     the work. Then worker A is continued, and its COMMIT, its upload, its request and its completion
     arrive late.
 
-    With exit code 0 all was as it has to be: each late effect refused by its destination, and B's work
-    untouched; with --unfenced, the damage done. With 1 it was not, and what differs is listed.
+    Exit code 0: every late effect was refused and B's work stands; with --unfenced, the damage was done.
+    1: not so; the differences are listed.
     """
     if timeline is not None and not timeline.parent.is_dir():
         raise typer.BadParameter(f"{timeline.parent} is no folder", param_hint="--timeline")

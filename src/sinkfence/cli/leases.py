@@ -117,9 +117,9 @@ def release(job: Job, store: places.Store = None, yes: Yes = False, as_json: AsJ
 def reopen(job: Job, store: places.Store = None, yes: Yes = False, as_json: AsJson = False) -> None:
     """Let a completed job run again.
 
-    Its recorded result is dropped. The next owner gets a higher number. A step whose name does not say which
-    time it is is taken for a repetition of the one in the first run. If somebody holds the job, the lease is
-    taken away as by `release`.
+    Its recorded result is dropped. The next owner gets a higher number. A step that does not name its
+    occasion is taken for the one in the first run, and skipped. If somebody holds the job, the lease is taken
+    away as by `release`.
 
     \b
     Example:

@@ -88,7 +88,7 @@ class Heartbeat(Generic[L]):
                 self._changed.notify_all()
 
     def beat(self) -> None:
-        """Send one batch: what is due, and what soon will be, of that whose term is not over."""
+        """Renew in one batch each lease that is due, or nearly due, and whose term still runs."""
         with self._changed:
             asked = self._clock()
             due = {

@@ -62,9 +62,9 @@ class Tenure:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is only an image of the tenure, in a child of the process that has it.
+        """True in a forked child, where this is only a copy.
 
-        To be asked first: another thread may have held the lock at the fork, and then nobody gives it back.
+        Ask before taking the lock: a thread may have held it at the fork, and nobody will release it.
         """
         return this_process() != self._process
 
@@ -134,12 +134,8 @@ class Tenure:
         refused = False
         try:
             yield
-        except (
-            LeaseLost,
-            Conflict,
-            NotEnforced,
-            TypeError,
-        ):  # the last: that is no connection, and nothing was sent
+        except (LeaseLost, Conflict, NotEnforced, TypeError):
+            # TypeError: that is no connection, and nothing was sent.
             refused = True
             raise
         finally:

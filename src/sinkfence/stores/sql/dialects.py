@@ -49,11 +49,11 @@ class Dialect:
     place: str
     """By which a row that is locked is found again at once."""
     patient: str
-    """True; on the way it bounds the wait for a row's lock, for this transaction alone."""
+    """Always true; evaluating it sets lock_timeout for this transaction."""
     hurried: str
-    """The same for who may as well ask again, and keeps a connection from others while it waits."""
+    """The same, and short: for a caller that asks again, and holds a connection meanwhile."""
     mortal: str
-    """True; on the way it has the server end a transaction of the caller's that stands idle for too long."""
+    """Always true; evaluating it sets a limit to how long a transaction of the caller's may stand idle."""
     settled: str
     """Makes sure, for this transaction alone, that what is acknowledged survives a crash."""
 

@@ -63,7 +63,10 @@ class Change(Generic[T]):
 
 
 def look(d: Dialect, job_id: str, *, last: bool = False) -> Query:
-    """Return the query of one record: `last`, once whoever waits for its row before has had it."""
+    """Return the query of one record.
+
+    `last`: lock the row, so that everyone already waiting for it goes first.
+    """
     sql = f"SELECT {_columns(d)} FROM {TABLE} WHERE job_id = :job_id"
     return Query(f"{sql} AND {d.patient} {d.lock}" if last else sql, {"job_id": job_id})
 

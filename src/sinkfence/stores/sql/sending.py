@@ -15,8 +15,8 @@ from sinkfence.stores.sql.dialects import Query, Row
 OUTDATED: Final = "0A000"
 """A prepared statement's rows would be other ones by now: somebody has altered the table."""
 UNPREPARED: Final = {"26000", "42P05", OUTDATED}
-"""There is no such prepared statement, or one already: somebody has meddled with the session. Or it
-is outdated. It is told before anything is executed, and psycopg would be told again and again."""
+"""There is no such prepared statement, or one already: somebody has meddled with the session. Or it is
+outdated. The server says so before it executes anything, and would say so to psycopg again and again."""
 _CURSOR: Final = "sinkfence.cursor"
 
 
@@ -57,10 +57,8 @@ def pyformat(sql: str) -> str:
 def sqlstate(error: Exception) -> str | None:
     """Return the server's code (PostgreSQL manual, appendix A), under whichever name the driver has it."""
     own = getattr(error, "orig", error)
-    told = (
-        own,
-        getattr(own, "__cause__", None),
-    )  # SQLAlchemy's of a plan that is outdated has lost asyncpg's code
+    # SQLAlchemy's error of a plan that is outdated has lost asyncpg's code.
+    told = own, getattr(own, "__cause__", None)
     codes = (getattr(each, name, None) for each in told for name in ("sqlstate", "pgcode"))
     return next((code for code in codes if code), None)
 
