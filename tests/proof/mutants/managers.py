@@ -187,7 +187,7 @@ MANAGERS: tuple[Mutant, ...] = (
         "managers.mistaken_mark",
         "L1",
         "one sink with a mistaken mark uses up all numbers of the job, for ever",
-        (Edit(ARMING, "> LARGEST_JUMP and not store.jumps:", "> LARGEST_JUMP and False:"),),
+        (Edit(ARMING, "> LARGEST_JUMP and not means.store.jumps:", "> LARGEST_JUMP and False:"),),
     ),
     Mutant(
         "no room made above a refusal",
