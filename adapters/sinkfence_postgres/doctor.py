@@ -60,8 +60,8 @@ def _installation(findings: list[Finding]) -> Plan[bool]:
         findings.append(Finding(name, "broken", "sinkfence is not installed here", _INSTALL))
         return False
     ((allowed,),) = yield Query("SELECT has_function_privilege('sinkfence.schema_version()', 'EXECUTE')", {})
-    if not allowed:  # version 1 tells only writers
-        findings.append(Finding(name, "broken", "its version is 1, or this role is shut out", _INSTALL))
+    if not allowed:
+        findings.append(Finding(name, "broken", "this role may not ask for its version", _INSTALL))
         return False
     ((found,),) = yield Query("SELECT sinkfence.schema_version()", {})
     if found != VERSION:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import psycopg
     import sqlalchemy
 
-VERSION: Final = 2
+VERSION: Final = 1
 """Of the schema, as in `install.sql`."""
 
 PARTS: Final = ("roles", "schema", "marks", "guard", "arm", "ledger", "replay", "rows", "protect", "grants")

@@ -49,7 +49,7 @@ def test_a_fenced_database(own_db, role):
         report = doctor(conn)
     assert report.fenced
     report.check()
-    assert of(report, "schema") == [("ok", "version 2")]
+    assert of(report, "schema") == [("ok", "version 1")]
     assert of(report, "triggers") == [("ok", "marks are kept, and COMMIT checks")]
     assert of(report, "roles") == [("ok", "nobody that writes can go round the check")]
     assert of(report, "table public.entry") == [("ok", "protected (any job)")]
@@ -80,7 +80,7 @@ def test_without_sinkfence(dsn):
 def test_another_version(own_db):
     """Older and newer schemas are told apart by what to do."""
     version = "create or replace function sinkfence.schema_version() returns int language sql immutable as"
-    for number, advice in ((1, "install"), (99, "newer sinkfence")):
+    for number, advice in ((0, "install"), (99, "newer sinkfence")):
         own_db.admin.execute(f"{version} 'select {number}'")
         [finding] = doctor(own_db.admin).findings
         assert (finding.grade, f"version is {number}" in finding.says) == ("broken", True)
@@ -364,7 +364,7 @@ def test_no_second_connection_is_no_trial(own_db, role):
     own_db.admin.execute(f"alter role {role} connection limit 1")
     with psycopg.connect(login(own_db, role)) as conn:
         report = doctor(conn)
-    assert of(report, "schema") == [("ok", "version 2")]
+    assert of(report, "schema") == [("ok", "version 1")]
     [(grade, says)] = of(report, "advisory locks")
     assert (grade, "too many connections" in says) == ("unknown", True)
     assert not report.fenced

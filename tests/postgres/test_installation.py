@@ -139,16 +139,6 @@ def test_installing_in_a_snapshot_is_refused(own_db, isolation):
         asyncio.run(psycopg_async_install(own_db.dsn))
 
 
-def test_a_newer_schema_is_left_alone(own_db):
-    """An older library does not install over a newer one."""
-    with own_db.connect() as conn:
-        version = "create or replace function sinkfence.schema_version() returns int language sql immutable"
-        conn.execute(f"{version} as 'select 99'")
-        conn.commit()
-        with pytest.raises(SchemaMismatch, match="99"):
-            install(conn)
-
-
 def test_a_schema_of_somebody_else_is_not_filled(dsn):
     """In a schema `sinkfence` of another role, that role might change the marks."""
     with psycopg.connect(dsn) as conn:

@@ -7,7 +7,7 @@
 -- SF005 not guarded any more; SF009 a mark cannot go back; 22023 malformed token.
 do $install$
 declare
-  version constant integer := 2;
+  version constant integer := 1;
   role_before constant pg_catalog.text := pg_catalog.current_setting('role');
   path_before constant pg_catalog.text := pg_catalog.current_setting('search_path');
   name pg_catalog.text;
