@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from sinkfence.errors import IdempotencyMismatch, NotEnforced, SchemaMismatch
+from sinkfence.results import as_json
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token, check_text
 from sinkfence_postgres import connections
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     import sqlalchemy
 
     from sinkfence_postgres.connections import AnyTx
-
-MAX_RESULT_BYTES: Final = 65_536
-"""How long the result of a step may be, as JSON."""
 
 BATCH: Final = 10_000
 """How many entries one transaction of a clean-up deletes."""
@@ -109,7 +107,7 @@ def once(tx: AnyTx, bearer: Bearer, step: str, call: Callable[[], Any]) -> Any:
         tx: in a transaction that `transaction`, `begin` or `guard` has guarded for this bearer.
         bearer: its token is read now.
         step: 1 to 200 bytes.
-        call: returns JSON of at most 64 KiB.
+        call: returns JSON of at most 64 KiB, nested at most 100 deep.
 
     Raises:
         NotEnforced: the transaction is not guarded for this bearer, or this step is under way in it: `call`
@@ -133,14 +131,6 @@ def once(tx: AnyTx, bearer: Bearer, step: str, call: Callable[[], Any]) -> Any:
         connections.run(tx_, entry.update(result))
         return json.loads(result)
     raise undone()
-
-
-def as_json(result: Any) -> str:
-    """Return the result as it is kept."""
-    text = json.dumps(result, allow_nan=False)
-    if len(text) > MAX_RESULT_BYTES:  # ASCII: a character is a byte
-        raise ValueError(f"a result may have {MAX_RESULT_BYTES} bytes as JSON, this one has {len(text)}")
-    return text
 
 
 def refuse_ended(block: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -193,7 +194,9 @@ def test_an_unguarded_transaction_is_refused(db, token, step):
 def test_what_can_not_be_kept_is_refused(db, token, step):
     """A result that is no JSON, or too long, and a malformed name: refused, with nothing applied."""
     db.arm(token())
-    for wrong, error in ((object(), TypeError), (float("nan"), ValueError), ("x" * 65_535, ValueError)):
+    deep = json.loads("[" * 101 + "]" * 101)
+    nan = float("nan")
+    for wrong, error in ((object(), TypeError), *((it, ValueError) for it in (nan, "x" * 65_535, deep))):
         with pytest.raises(error):
             step(token(), result=wrong)
     with pytest.raises(ValueError, match="step must be"):

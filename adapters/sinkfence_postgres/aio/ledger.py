@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from sinkfence.results import as_json
 from sinkfence.sinks import Bearer
 from sinkfence_postgres import connections, ledger
 from sinkfence_postgres.aio.connections import KINDS, run, settle
@@ -32,7 +33,7 @@ async def once(tx: AnyTx, bearer: Bearer, step: str, call: Callable[[], Awaitabl
             if not await run(tx_, entry.insert()):
                 return entry.recall(*(await run(tx_, entry.select()))[0])
             attempt.ours = False
-            result = ledger.as_json(await call())
+            result = as_json(await call())
             ledger.refuse_ended(block)
             await settle(tx_)
             attempt.ours = True

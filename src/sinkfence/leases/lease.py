@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import re
 import threading
 from datetime import datetime
 from functools import partial
-from itertools import accumulate
-from typing import Any, Final
+from typing import Any
 
 from sinkfence import observe
 from sinkfence.errors import LeaseLost, StaleToken
 from sinkfence.leases import waits
 from sinkfence.leases.means import Means
 from sinkfence.leases.tenure import COMPLETED, RELEASED, TERM_OVER, Tenure
+from sinkfence.results import as_json
 from sinkfence.steps import Steps, drive
 from sinkfence.tokens import Token, idempotency_key
-
-MAX_RESULT_BYTES: Final = 65_536
-MAX_RESULT_DEPTH: Final = 100
-"""What is nested deeper, whoever looks at the job may have no room on the stack to read."""
 
 
 class BaseLease:
@@ -159,7 +153,7 @@ def renewing(means: Means[Any], tenure: Tenure, conn: object = None) -> Steps[No
 def completing(means: Means[Any], tenure: Tenure, result: Any, conn: object = None) -> Steps[None]:
     """See `Lease.complete`."""
     _refuse_forked(tenure)
-    text = None if result is None else _json(result)
+    text = None if result is None else as_json(result)
     with tenure.settling(COMPLETED, conn):
         try:
             yield partial(means.store.complete, tenure.token, text, conn)
@@ -195,20 +189,6 @@ def releasing(
             before = before or (was_ours and lost.earlier_attempt_unknown)
             if conn is not None or not before:
                 raise
-
-
-def _json(result: Any) -> str:
-    try:
-        text = json.dumps(result, allow_nan=False)
-    except RecursionError:
-        raise ValueError(f"a result may be nested {MAX_RESULT_DEPTH} deep") from None
-    if len(text) > MAX_RESULT_BYTES:  # ASCII: a character is a byte
-        raise ValueError(f"a result may have {MAX_RESULT_BYTES} bytes as JSON, this one has {len(text)}")
-    brackets = re.sub(r'"(?:[^"\\]|\\.)*"', "", text)
-    depths = accumulate((each in "[{") - (each in "]}") for each in brackets)
-    if max(depths, default=0) > MAX_RESULT_DEPTH:
-        raise ValueError(f"a result may be nested {MAX_RESULT_DEPTH} deep")
-    return text
 
 
 def _refuse_forked(tenure: Tenure) -> None:
