@@ -14,7 +14,7 @@ HOSTS: tuple[Mutant, ...] = (
         "a door and nothing behind it",
         "hosts.inside",
         "D9",
-        "what DoorOnly is: a request that was let in and then stalled writes after its successor's",
+        "as with DoorOnly, a request that was let in and then stalled writes after its successor's",
         (
             Edit(
                 HOST,
@@ -110,7 +110,7 @@ HOSTS: tuple[Mutant, ...] = (
         "the owner not looked up",
         "hosts.guessed",
         "D2",
-        "whoever can count writes in the newest owner's place",
+        "any caller that can count writes in the newest owner's place",
         (Edit(VERIFIERS, "token.generation != current[0] or not ours", "token.generation != current[0]"),),
     ),
 )

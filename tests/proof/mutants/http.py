@@ -92,7 +92,7 @@ HTTP: tuple[Mutant, ...] = (
         "signature not checked",
         "http.forged",
         "D2",
-        "whoever reaches the service can write to every job, and lock its owners out with one number",
+        "any caller that reaches the service can write to every job, and lock its owners out with one number",
         (
             Edit(
                 "adapters/sinkfence_http/verifiers.py",
@@ -105,7 +105,7 @@ HTTP: tuple[Mutant, ...] = (
         "the route's job not compared with the token's",
         "http.another_job",
         "D2",
-        "whoever holds any job may write to all of them",
+        "an owner of any job may write to all of them",
         (Edit(DOOR, "if job_id != self.token.job_id:", "if not job_id:"),),
     ),
     Mutant(

@@ -70,7 +70,7 @@ LEASES: tuple[Mutant, ...] = (
         "anybody's grant taken for one's own lost answer",
         "leases.live",
         "S5",
-        "who asks for a job that is held gets it, under its holder's number",
+        "a worker that asks for a job that is held gets it, under its holder's number",
         (
             Edit(
                 STATEMENTS,
@@ -99,7 +99,7 @@ LEASES: tuple[Mutant, ...] = (
         "renew by job alone",
         "leases.turns",
         "S4",
-        "who has lost the job is told that it still has it",
+        "a worker that has lost the job is told that it still has it",
         (
             Edit(
                 STATEMENTS,

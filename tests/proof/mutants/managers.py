@@ -259,7 +259,7 @@ MANAGERS: tuple[Mutant, ...] = (
         "errors do not reach the steps",
         "managers.failing_arm",
         "L5",
-        "whatever was to be given back after an error is not",
+        "a lease that was to be given back after an error is not",
         (
             Edit(
                 STEPS,
@@ -273,7 +273,7 @@ MANAGERS: tuple[Mutant, ...] = (
         "errors do not reach the steps of a loop",
         "managers.failing_arm_in_a_loop",
         "L5",
-        "whatever was to be given back after an error is not",
+        "a lease that was to be given back after an error is not",
         (
             Edit(
                 STEPS,
@@ -359,7 +359,7 @@ MANAGERS: tuple[Mutant, ...] = (
         "the body runs before a sink has armed",
         "managers.armed_elsewhere",
         "D9",
-        "what the body reads may still be changed by a late writer",
+        "a late writer may still change the rows that the body has read",
         (
             Edit(
                 ARMING,
@@ -372,7 +372,7 @@ MANAGERS: tuple[Mutant, ...] = (
         "the body runs before a sink has armed in a loop",
         "managers.armed_elsewhere_in_a_loop",
         "D9",
-        "what the body reads may still be changed by a late writer",
+        "a late writer may still change the rows that the body has read",
         (Edit("src/sinkfence/aio.py", "    if is_future(answer):", "    if False:"),),
     ),
 )

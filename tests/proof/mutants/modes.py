@@ -25,7 +25,7 @@ MODES: tuple[Mutant, ...] = (
         "a row of another job let in",
         "modes.other_job",
         "D2",
-        "whoever is guarded for any job writes to the rows of all",
+        "a transaction that is guarded for any job writes to the rows of all",
         (
             Edit(
                 PROTECT,
@@ -38,7 +38,7 @@ MODES: tuple[Mutant, ...] = (
         "a guard of an earlier transaction believed",
         "modes.guarded_before",
         "D9",
-        "what a session keeps from its last transaction lets it write for ever",
+        "a session's guard from its last transaction lets it write for ever",
         (
             Edit(
                 PROTECT,
@@ -144,7 +144,7 @@ MODES: tuple[Mutant, ...] = (
         "a bound session without its guard",
         "bound.late",
         "D9",
-        "what is said of all its transactions holds for none",
+        "none of its transactions is checked, though all were promised to be",
         (
             Edit(BINDING, "                guard(conn, bearer)\n", ""),
             Edit(BINDING, "    if conn not in _held:\n", "    if False:\n"),
@@ -167,7 +167,7 @@ MODES: tuple[Mutant, ...] = (
         "a bound session that goes on after its refusal",
         "bound.over",
         "D9",
-        "who takes the refusal for a passing one and tries again is let in by the second attempt",
+        "a worker that takes the refusal for a passing one gets in by its second attempt",
         (
             Edit(BINDING, "                conn.invalidate()\n", ""),
             Edit(BINDING, '    event.listen(sessions, "do_orm_execute", executing)\n', ""),
@@ -189,14 +189,14 @@ MODES: tuple[Mutant, ...] = (
         "a bound session takes any transaction for the guarded one",
         "bound.ended",
         "D9",
-        "what it writes after its connection was committed by other means is guarded by nobody",
+        "its writes after a commit by other means are guarded by nobody",
         (Edit(BINDING, "    if conn not in _held:\n", "    if False:\n"),),
     ),
     Mutant(
         "a bound session's COMMIT not confirmed",
         "bound.replaced",
         "D9",
-        "what the driver's cursor writes after a ROLLBACK of its own is guarded by nobody, and committed",
+        "the driver's cursor writes after a ROLLBACK of its own, guarded by nobody, and it is committed",
         (Edit(BINDING, '        event.listen(conn, "commit", _committing)\n', ""),),
     ),
     Mutant(

@@ -19,7 +19,7 @@ POSTGRES: tuple[Mutant, ...] = (
         "no check",
         "postgres.takeover",
         "D1",
-        "what a paused worker still had to write lands on top of its successor's work",
+        "a paused worker's last write lands on top of its successor's work",
         (
             Edit(
                 GUARD,
@@ -261,7 +261,7 @@ POSTGRES: tuple[Mutant, ...] = (
         "no check in the asynchronous half",
         "postgres.asynchronous",
         "D1",
-        "what holds for every other worker does not hold for those with an event loop",
+        "a worker with an event loop writes late, where every other worker is refused",
         (
             Edit(AIO, "            await run(tx_, statements.guard(attempt.bearers))\n", ""),
             Edit(AIO, "            await run(tx_, statements.confirm(attempt.bearers))\n", ""),

@@ -39,8 +39,8 @@ S3: tuple[Mutant, ...] = (
         "a put that was under way for a minute replaces what the successor has written",
         (
             Edit(
-                "adapters/sinkfence_s3/store.py",
-                'condition = {"IfMatch": strong(etag).strip(\'"\') if self.store.bare else strong(etag)}',
+                "adapters/sinkfence_s3/exchange.py",
+                'condition = {"IfMatch": strong(etag).strip(\'"\') if self.bucket.bare else strong(etag)}',
                 "condition = {}",
             ),
         ),
@@ -108,7 +108,7 @@ S3: tuple[Mutant, ...] = (
         "arming that drops the content",
         "s3.armed",
         "D7",
-        "whoever takes over a job empties what readers read",
+        "a new owner that takes over a job empties the object under its readers",
         (
             Edit(
                 PLAN,
@@ -252,7 +252,7 @@ S3: tuple[Mutant, ...] = (
             Edit(
                 OBJECTS,
                 "        if outcome.replaced is not None and isinstance(outcome.replaced.body, Data):\n",
-                "        self._known.exchange().send(self._known.store.client.delete_object)\n"
+                "        self._known.exchange().send(self._known.bucket.client.delete_object)\n"
                 "        if outcome.replaced is not None and isinstance(outcome.replaced.body, Data):\n",
             ),
         ),
@@ -261,7 +261,7 @@ S3: tuple[Mutant, ...] = (
         "a failed write forgotten",
         "s3.caught",
         "D7",
-        "who catches the error and writes on has a content with a gap put, and is told of success",
+        "a caller that catches the error and writes on puts a content with a gap, and is told of success",
         (Edit(PUT, "        self.broken = True\n", ""),),
     ),
 )
