@@ -10,12 +10,12 @@ from typing import Final, Literal
 from sinkfence.process import Process, this_process
 from sinkfence_s3.bodies import BodyLike
 from sinkfence_s3.data import MAX_SUFFIX
+from sinkfence_s3.exchange import Bucket, Exchange, S3Client, endpoint
 from sinkfence_s3.objects import FencedObject
 from sinkfence_s3.once import put_once
 from sinkfence_s3.orphans import collect
 from sinkfence_s3.probe import FOLDER, probe
 from sinkfence_s3.put import Written
-from sinkfence_s3.store import Exchange, S3Client, Store, endpoint
 
 MAX_KEY: Final = 1024
 """Bytes of UTF-8 (Amazon S3 user guide, "Naming Amazon S3 objects")."""
@@ -48,7 +48,7 @@ class FencedBucket:
         if len(prefix.encode()) > MAX_PREFIX:
             raise ValueError(f"a prefix has at most {MAX_PREFIX} UTF-8 bytes: names have to fit after it")
         _check_key(prefix + "name")
-        self._store = Store(client, bucket)
+        self._bucket = Bucket(client, bucket)
         self._prefix = prefix
         self._probe = probe
         self._locks: dict[Process, threading.Lock] = {}
@@ -65,7 +65,7 @@ class FencedBucket:
                 f"the key of a fenced object has at most {MAX_KEY - MAX_SUFFIX} UTF-8 bytes, prefix "
                 "included: those of its data objects are longer"
             )
-        return FencedObject(self._store, key, self._ready)
+        return FencedObject(self._bucket, key, self._ready)
 
     def put_once(self, name: str, body: BodyLike, *, step: str) -> Written:
         """Create an immutable object of raw bytes, readable by anybody, up to 5 GiB.
@@ -82,7 +82,7 @@ class FencedBucket:
             NotEnforced: the store ignores conditions.
             TypeError, ValueError: a malformed name, body or step.
         """
-        return put_once(Exchange(self._store, self._key(name)), body, step, self._ready)
+        return put_once(Exchange(self._bucket, self._key(name)), body, step, self._ready)
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the names that begin so, in the store's order; one request for each thousand keys.
@@ -107,11 +107,11 @@ class FencedBucket:
         Raises:
             SchemaMismatch: something else than a fenced object is at this key: nothing is removed.
         """
-        return collect(self._store, self._key(name))
+        return collect(self._bucket, self._key(name))
 
     def _names(self, prefix: str) -> Iterator[str]:
-        pages = self._store.client.get_paginator("list_objects_v2")
-        for page in pages.paginate(Bucket=self._store.bucket, Prefix=self._prefix + prefix):
+        pages = self._bucket.client.get_paginator("list_objects_v2")
+        for page in pages.paginate(Bucket=self._bucket.name, Prefix=self._prefix + prefix):
             for item in page.get("Contents", ()):
                 name = item["Key"].removeprefix(self._prefix)
                 try:
@@ -130,14 +130,14 @@ class FencedBucket:
     def _ready(self) -> None:
         if self._probe == "never":
             return
-        which = (endpoint(self._store.client), self._store.bucket, self._prefix)
+        which = (endpoint(self._bucket.client), self._bucket.name, self._prefix)
         if which not in _passed:
             # Threads that write first at once: one probes, the others wait for its verdict. But in a child
             # that is forked meanwhile nobody is there to release the lock.
             with self._locks.setdefault(this_process(), threading.Lock()):
                 if which not in _passed:
-                    _passed[which] = probe(self._store.client, self._store.bucket, self._prefix)
-        self._store.bare = _passed[which]
+                    _passed[which] = probe(self._bucket.client, self._bucket.name, self._prefix)
+        self._bucket.bare = _passed[which]
 
 
 def _check_key(key: str) -> str:

@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 
 from sinkfence.errors import OutcomeUnknown, SchemaMismatch
 from sinkfence_s3.answers import no_answer, passing, settled, status, worth_repeating
-from sinkfence_s3.store import Exchange
+from sinkfence_s3.exchange import Exchange
 
 SENDINGS: Final = 4
 """How often the very same request is sent while what is read shows that it wasn't applied yet."""
@@ -96,7 +96,7 @@ def persist(send: Callable[[], T], before: Callable[[], object] | None = None, t
 
 def remove(exchange: Exchange, upload_id: str | None = None) -> None:
     """Remove a data object, or an upload to one; what can't be removed now is left to `collect`."""
-    client = exchange.store.client
+    client = exchange.bucket.client
     with suppress(Exception):
         if upload_id is None:
             persist(partial(exchange.send, client.delete_object))

@@ -12,8 +12,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from sinkfence.errors import NotEnforced
 from sinkfence.findings import Finding, Grade, Report
+from sinkfence_s3.exchange import S3Client, endpoint
 from sinkfence_s3.probe import STEPS, Problem, Trial, races
-from sinkfence_s3.store import S3Client, endpoint
 
 ROUNDS: Final = 5
 """Of races: a store that tests first and writes later may win one by chance."""
@@ -73,7 +73,7 @@ def _races(trial: Trial) -> list[Finding]:
 
 def _quotes(trial: Trial) -> Finding:
     name = "ETags in conditions"
-    if trial.store.bare:
+    if trial.bucket.bare:
         return Finding(name, "note", "taken only without their quotes, which is found out and done")
     return Finding(name, "ok", "taken as they are sent")
 
@@ -94,7 +94,7 @@ def _metadata(trial: Trial) -> Finding:
     sent = {"sinkfence-write": "Aa-_09"}
     if trial.write("metadata", b"", None, Metadata=sent) is None:
         return Finding("metadata", "weak", "could not be written", _USE_ANOTHER)
-    head = trial.store.client.head_object(Bucket=trial.store.bucket, Key=trial.folder + "metadata")
+    head = trial.bucket.client.head_object(Bucket=trial.bucket.name, Key=trial.folder + "metadata")
     if head.get("Metadata") != sent:
         says = f"comes back as {head.get('Metadata')!r}: put_once would not know its own writes"
         return Finding("metadata", "weak", says, "look for a proxy that strips x-amz-meta- headers")
@@ -103,7 +103,7 @@ def _metadata(trial: Trial) -> Finding:
 
 def _clock(trial: Trial) -> Finding:
     before = time.time()
-    head = trial.store.client.head_bucket(Bucket=trial.store.bucket)
+    head = trial.bucket.client.head_bucket(Bucket=trial.bucket.name)
     date = head["ResponseMetadata"]["HTTPHeaders"].get("date")
     if date is None:
         return Finding("clock", "note", "answers have no Date header")
@@ -116,7 +116,7 @@ def _clock(trial: Trial) -> Finding:
 
 
 def _versioning(trial: Trial) -> Finding:
-    state = trial.store.client.get_bucket_versioning(Bucket=trial.store.bucket).get("Status", "Off")
+    state = trial.bucket.client.get_bucket_versioning(Bucket=trial.bucket.name).get("Status", "Off")
     if state == "Off":
         return Finding("versioning", "ok", "off")
     says = f"{state}: each write of a register keeps its predecessor, and some stores (Ceph) lose races there"

@@ -11,10 +11,10 @@ from sinkfence_s3 import plan, readers
 from sinkfence_s3.bodies import BodyLike, opened
 from sinkfence_s3.data import Data, folder
 from sinkfence_s3.delivery import remove
+from sinkfence_s3.exchange import Bucket, Exchange
 from sinkfence_s3.put import Put, Written
 from sinkfence_s3.readers import JobMark, Reader, Stat
 from sinkfence_s3.register import check_content_type
-from sinkfence_s3.store import Exchange, Store
 from sinkfence_s3.swap import KnownRegister
 from sinkfence_s3.writers import Writer
 
@@ -27,8 +27,8 @@ class FencedObject:
 
     durable: bool = True
 
-    def __init__(self, store: Store, key: str, ready: Callable[[], None]) -> None:
-        self._known = KnownRegister(store, key, ready)
+    def __init__(self, bucket: Bucket, key: str, ready: Callable[[], None]) -> None:
+        self._known = KnownRegister(bucket, key, ready)
 
     def arm(self, bearer: Bearer) -> None:
         """Raise the mark: once this returns, S3 refuses whatever an older owner has under way here.
@@ -130,7 +130,7 @@ class FencedObject:
             # The state that named it is replaced for good, and later ones keep what they find or name new
             # data: nothing will name it again.
             key = folder(self._known.key) + outcome.replaced.body.name
-            remove(Exchange(self._known.store, key))
+            remove(Exchange(self._known.bucket, key))
 
     def get(self) -> Reader:
         """Return the content as a file: see `Reader` for when its SHA-256 is verified.
@@ -139,7 +139,7 @@ class FencedObject:
             KeyError: nothing was put here, or it was deleted.
             SchemaMismatch: something else, or damaged content, is at this key.
         """
-        return readers.read(self._known.store, self._known.key)
+        return readers.read(self._known.bucket, self._known.key)
 
     def stat(self) -> Stat | None:
         """Return what is known of the content, or None if nothing was put here, or it was deleted.
@@ -147,7 +147,7 @@ class FencedObject:
         Raises:
             SchemaMismatch: as `get`.
         """
-        found = readers.find(self._known.store, self._known.key)
+        found = readers.find(self._known.bucket, self._known.key)
         return None if found is None else found[0]
 
     def mark(self) -> JobMark | None:
@@ -158,4 +158,4 @@ class FencedObject:
         Raises:
             SchemaMismatch: as `get`.
         """
-        return readers.mark(self._known.store, self._known.key)
+        return readers.mark(self._known.bucket, self._known.key)

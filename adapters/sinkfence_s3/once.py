@@ -16,8 +16,8 @@ from sinkfence.errors import IdempotencyMismatch
 from sinkfence.tokens import check_text
 from sinkfence_s3.bodies import BodyLike, opened
 from sinkfence_s3.delivery import deliver, read_back
+from sinkfence_s3.exchange import Exchange
 from sinkfence_s3.put import Written
-from sinkfence_s3.store import Exchange
 
 MAX_ONCE: Final = 5 * 1024**3
 """Bytes: what S3 takes in one request. Multipart completion under a condition is not atomic everywhere."""

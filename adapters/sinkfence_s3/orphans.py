@@ -9,11 +9,11 @@ from botocore.exceptions import ClientError
 
 from sinkfence_s3.answers import code
 from sinkfence_s3.data import Data, folder, generation_of
-from sinkfence_s3.store import Exchange, Store
+from sinkfence_s3.exchange import Bucket, Exchange
 from sinkfence_s3.swap import look
 
 
-def collect(store: Store, key: str) -> list[str]:
+def collect(bucket: Bucket, key: str) -> list[str]:
     """Remove what older generations have left behind, and return the keys that were removed.
 
     Needs no token, and is safe however late it runs: data of generation g, which isn't named by a register
@@ -26,7 +26,7 @@ def collect(store: Store, key: str) -> list[str]:
         SchemaMismatch: no register is at this key: nothing is removed.
         botocore's errors: no permission to list or to delete.
     """
-    seen = look(Exchange(store, key))
+    seen = look(Exchange(bucket, key))
     if seen is None:
         return []
     content = seen.register.content
@@ -39,25 +39,25 @@ def collect(store: Store, key: str) -> list[str]:
 
     removed: list[str] = []
     # Uploads first: one that is completed in between is an object by the time that objects are listed.
-    for upload in _pages(store, "list_multipart_uploads", "Uploads", key):
+    for upload in _pages(bucket, "list_multipart_uploads", "Uploads", key):
         if condemned(upload["Key"]):
             try:
-                store.client.abort_multipart_upload(
-                    Bucket=store.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                bucket.client.abort_multipart_upload(
+                    Bucket=bucket.name, Key=upload["Key"], UploadId=upload["UploadId"]
                 )
             except ClientError as error:
                 if code(error) != "NoSuchUpload":  # its owner, or another collector, was faster
                     raise
             else:
                 removed.append(upload["Key"])
-    for item in _pages(store, "list_objects_v2", "Contents", key):
+    for item in _pages(bucket, "list_objects_v2", "Contents", key):
         if condemned(item["Key"]):
-            store.client.delete_object(Bucket=store.bucket, Key=item["Key"])
+            bucket.client.delete_object(Bucket=bucket.name, Key=item["Key"])
             removed.append(item["Key"])
     return removed
 
 
-def _pages(store: Store, operation: str, of: str, key: str) -> Iterator[dict[str, Any]]:
-    pages = store.client.get_paginator(operation).paginate(Bucket=store.bucket, Prefix=folder(key))
+def _pages(bucket: Bucket, operation: str, of: str, key: str) -> Iterator[dict[str, Any]]:
+    pages = bucket.client.get_paginator(operation).paginate(Bucket=bucket.name, Prefix=folder(key))
     for page in pages:
         yield from page.get(of, ())

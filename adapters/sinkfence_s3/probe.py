@@ -19,7 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from sinkfence.errors import NotEnforced
 from sinkfence_s3.answers import settled, status, worth_repeating
-from sinkfence_s3.store import Exchange, S3Client, Store, endpoint, strong
+from sinkfence_s3.exchange import Bucket, Exchange, S3Client, endpoint, strong
 
 FOLDER: Final = ".sinkfence-probe"
 RACERS: Final = 4
@@ -59,14 +59,14 @@ def probe(client: S3Client, bucket: str, prefix: str = "") -> bool:
             "nothing here would stop a stale owner. Use a store that honours If-None-Match and If-Match on "
             "PutObject"
         )
-    return trial.store.bare
+    return trial.bucket.bare
 
 
 class Trial:
     """The keys of one probe; at its end they go, with `clean`."""
 
     def __init__(self, client: S3Client, bucket: str, prefix: str) -> None:
-        self.store: Store = Store(client, bucket)
+        self.bucket: Bucket = Bucket(client, bucket)
         self.folder: str = f"{prefix}{FOLDER}/{uuid.uuid4()}/"
         self.left: int = 0
         """How many keys `clean` could not delete."""
@@ -85,7 +85,7 @@ class Trial:
             if result.done():
                 raise
             raise TimeoutError(
-                f"bucket {self.store.bucket!r} gave no answer within {PATIENCE:.0f} s ({name}): nothing is "
+                f"bucket {self.bucket.name!r} gave no answer within {PATIENCE:.0f} s ({name}): nothing is "
                 "known of it, and nothing but the probe's own keys was written. Try again when it answers"
             ) from None
 
@@ -94,7 +94,7 @@ class Trial:
 
         An answer that may be a lost success (5xx, or after a repetition by boto3) is raised: no verdict.
         """
-        exchange = Exchange(self.store, self.folder + name)
+        exchange = Exchange(self.bucket, self.folder + name)
         try:
             new = exchange.write(body, etag, **extra)
         except ClientError as error:
@@ -106,7 +106,7 @@ class Trial:
 
     def differs(self, name: str, expected: bytes | None) -> Problem:
         """Compare the bytes that stand there."""
-        stored = Exchange(self.store, self.folder + name).read(1024)
+        stored = Exchange(self.bucket, self.folder + name).read(1024)
         there = None if stored is None else stored.data
         return None if there == expected else f"{there!r} stands there instead of {expected!r}"
 
@@ -119,7 +119,7 @@ class Trial:
                 which = {} if version is None else {"VersionId": version}
                 # Credentials that may not delete, or a connection lost now, are no reason to refuse it.
                 with suppress(ClientError, BotoCoreError):
-                    self.store.client.delete_object(Bucket=self.store.bucket, Key=key, **which)
+                    self.bucket.client.delete_object(Bucket=self.bucket.name, Key=key, **which)
                     self.left -= 1
 
         with suppress(TimeoutError):
@@ -153,7 +153,7 @@ def _swap(trial: Trial) -> Problem:
     strong(first)
     second = trial.write("swap", b"two", first)
     if second is None:
-        trial.store.bare = True
+        trial.bucket.bare = True
         second = trial.write("swap", b"two", first)
     if second is None:
         return "refused, although the ETag was the object's own"

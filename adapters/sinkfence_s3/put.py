@@ -25,9 +25,9 @@ from sinkfence_s3 import plan, uploads
 from sinkfence_s3.answers import code
 from sinkfence_s3.bodies import octets
 from sinkfence_s3.data import Data, folder, fresh_name
+from sinkfence_s3.exchange import Exchange
 from sinkfence_s3.plan import Done, Seen, Send
 from sinkfence_s3.register import MAX_INLINE, Content
-from sinkfence_s3.store import Exchange
 from sinkfence_s3.swap import Base, KnownRegister, look
 from sinkfence_s3.uploads import Upload
 
@@ -182,7 +182,7 @@ class Put:
             # Judged before the first byte of a long content is sent, so that no stale owner sends it in vain.
             self._admit()
             name = fresh_name(self._token.generation)
-            exchange = Exchange(self._known.store, folder(self._known.key) + name)
+            exchange = Exchange(self._known.bucket, folder(self._known.key) + name)
             self._upload = Upload(name, exchange, self._bearer, self._content_type, self._tell)
         body = self._take()
         if self._repeats:

@@ -13,8 +13,8 @@ from sinkfence.errors import Conflict
 from sinkfence_s3.answers import code
 from sinkfence_s3.data import Data, folder
 from sinkfence_s3.delivery import pause
+from sinkfence_s3.exchange import Bucket, Exchange
 from sinkfence_s3.register import Content
-from sinkfence_s3.store import Exchange, Store
 from sinkfence_s3.streams import BUFFER, Stream, damaged
 from sinkfence_s3.swap import look
 
@@ -58,26 +58,26 @@ class JobMark:
     owner: str
 
 
-def mark(store: Store, key: str) -> JobMark | None:
+def mark(bucket: Bucket, key: str) -> JobMark | None:
     """Return the mark of a register, or None if nothing is at the key.
 
     Raises:
         SchemaMismatch: as `find`.
     """
-    seen = look(Exchange(store, key))
+    seen = look(Exchange(bucket, key))
     if seen is None:
         return None
     token = seen.register.token
     return JobMark(token.job_id, token.generation, token.owner)
 
 
-def find(store: Store, key: str) -> tuple[Stat, Content] | None:
+def find(bucket: Bucket, key: str) -> tuple[Stat, Content] | None:
     """Return what is known of the content, and the content or where it is; None if there is none.
 
     Raises:
         SchemaMismatch: something else, or a damaged register, is at this key.
     """
-    seen = look(Exchange(store, key))
+    seen = look(Exchange(bucket, key))
     if seen is None or seen.register.content is None:
         return None
     register, content = seen.register, seen.register.content
@@ -95,7 +95,7 @@ def find(store: Store, key: str) -> tuple[Stat, Content] | None:
     return stat, content
 
 
-def read(store: Store, key: str) -> Reader:
+def read(bucket: Bucket, key: str) -> Reader:
     """Open the content.
 
     Raises:
@@ -105,7 +105,7 @@ def read(store: Store, key: str) -> Reader:
     """
     missing: str | None = None
     for turn in range(LOOKS):
-        found = find(store, key)
+        found = find(bucket, key)
         if found is None:
             raise KeyError(key)
         stat, content = found
@@ -113,7 +113,7 @@ def read(store: Store, key: str) -> Reader:
             assert isinstance(content.body, bytes)
             return Reader(io.BytesIO(content.body), stat)
         try:
-            return Reader(Stream(Exchange(store, stat.data_key), content), stat)
+            return Reader(Stream(Exchange(bucket, stat.data_key), content), stat)
         except ClientError as error:
             if code(error) != "NoSuchKey":
                 raise

@@ -12,8 +12,8 @@ from botocore.exceptions import ClientError, IncompleteReadError
 from sinkfence.errors import Conflict, SchemaMismatch
 from sinkfence_s3.answers import code, passing
 from sinkfence_s3.delivery import READINGS, pause
+from sinkfence_s3.exchange import Exchange
 from sinkfence_s3.register import Content
-from sinkfence_s3.store import Exchange
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -116,7 +116,7 @@ class Stream(io.RawIOBase):
 
     def _open(self) -> Any:
         where = {"Range": f"bytes={self._at}-"} if self._at else {}
-        response = self._exchange.send(self._exchange.store.client.get_object, **where)
+        response = self._exchange.send(self._exchange.bucket.client.get_object, **where)
         if self._at and not str(response.get("ContentRange", "")).startswith(f"bytes {self._at}-"):
             response["Body"].close()
             raise io.UnsupportedOperation(

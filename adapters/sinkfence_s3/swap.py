@@ -13,9 +13,9 @@ from sinkfence.errors import Conflict, JobMismatch, LeaseLost, OutcomeUnknown, S
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_s3.delivery import deliver, pause, read_back
+from sinkfence_s3.exchange import Bucket, Exchange
 from sinkfence_s3.plan import Done, Fate, Seen, Send, check, fate, superseded
 from sinkfence_s3.register import MAX_FRAME, Content, Entry, decode, encode, not_a_register
-from sinkfence_s3.store import Exchange, Store
 
 ROUNDS: Final = 32
 """How many other writes of the same owner may come first before a put gives up."""
@@ -60,8 +60,8 @@ def look(exchange: Exchange) -> Seen | None:
 class KnownRegister:
     """What is shared by all calls on one object: where its register is, and what the last write here left."""
 
-    def __init__(self, store: Store, key: str, ready: Callable[[], None]) -> None:
-        self.store = store
+    def __init__(self, bucket: Bucket, key: str, ready: Callable[[], None]) -> None:
+        self.bucket = bucket
         self.key = key
         self.ready = ready
         """Makes sure that the store enforces conditions; called before anything is sent."""
@@ -69,7 +69,7 @@ class KnownRegister:
 
     def exchange(self) -> Exchange:
         """Return what counts the requests of one call."""
-        return Exchange(self.store, self.key)
+        return Exchange(self.bucket, self.key)
 
     def write(
         self,

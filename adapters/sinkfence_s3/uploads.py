@@ -22,7 +22,7 @@ from botocore.parsers import ResponseParserError
 from sinkfence.sinks import Bearer
 from sinkfence_s3.answers import code
 from sinkfence_s3.delivery import persist, remove
-from sinkfence_s3.store import Exchange
+from sinkfence_s3.exchange import Exchange
 
 PART: Final = 8 * 1024 * 1024
 """Bytes of a part, at least; S3 wants 5 MiB or more."""
@@ -54,7 +54,7 @@ class Upload:
     ) -> None:
         self.name = name
         self._exchange = exchange
-        self._client = exchange.store.client
+        self._client = exchange.bucket.client
         self._bearer = bearer
         self._typed = {} if content_type is None else {"ContentType": content_type}
         self._tell = tell
@@ -123,7 +123,7 @@ class Upload:
             remove(self._exchange)
 
     def _send_part(self, upload_id: str, number: int, body: bytes) -> _Part:
-        exchange = Exchange(self._exchange.store, self._exchange.key)  # of this thread: it counts
+        exchange = Exchange(self._exchange.bucket, self._exchange.key)  # of this thread: it counts
 
         def send() -> str:
             etag = exchange.send(

@@ -21,12 +21,12 @@ FORGET = """
     CREATE OR REPLACE FUNCTION sinkfence.arm(job_id text, generation bigint, owner text)
     RETURNS void LANGUAGE plpgsql AS 'begin end'"""
 UNCONDITIONAL = """
-from sinkfence_s3.store import Exchange
+from sinkfence_s3.exchange import Exchange
 conditional = Exchange.write
 def write(self, body, etag, **extra):
     if "sinkfence-probe" in self.key:
         return conditional(self, body, etag, **extra)
-    return self.send(self.store.client.put_object, Body=body, **extra)["ETag"]
+    return self.send(self.bucket.client.put_object, Body=body, **extra)["ETag"]
 Exchange.write = write
 """
 BY_ID_ALONE = """

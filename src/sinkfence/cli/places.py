@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from sinkfence.stores.sql import SqlStore
-    from sinkfence_s3.store import S3Client
+    from sinkfence_s3.exchange import S3Client
 
 _STORE_HELP: Final = (
     "The lease store: postgresql+psycopg://USER@HOST/DATABASE or sqlite:///FILE. Keep a password in the "

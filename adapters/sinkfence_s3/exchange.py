@@ -26,7 +26,7 @@ S3Client = Any
 """What `boto3.client("s3")` returns, a class made at run time. Its retries and timeouts are the user's."""
 
 
-class Store:
+class Bucket:
     """One bucket, as one client reaches it."""
 
     def __init__(self, client: S3Client, bucket: str) -> None:
@@ -42,7 +42,7 @@ class Store:
         # First, as another's handler may answer in S3's place; and once for each client, whoever asks.
         client.meta.events.register_first("before-send.s3.PutObject", _note_sending, unique_id="sinkfence")
         self.client = client
-        self.bucket = bucket
+        self.name = bucket
         self.bare: bool = False
         """Whether it wants ETags in conditions without their quotes (Ceph 18 does)."""
 
@@ -61,8 +61,8 @@ class Stored:
 class Exchange:
     """The requests of one call for one key, counted."""
 
-    def __init__(self, store: Store, key: str) -> None:
-        self.store = store
+    def __init__(self, bucket: Bucket, key: str) -> None:
+        self.bucket = bucket
         self.key = key
         self.requests: int = 0
         self.version: str | None = None
@@ -72,7 +72,7 @@ class Exchange:
 
     def read(self, limit: int) -> Stored | None:
         """Return the object, or None if there is none; longer than `limit` bytes isn't read at all."""
-        response = self._absent_or("NoSuchKey", self.store.client.get_object)
+        response = self._absent_or("NoSuchKey", self.bucket.client.get_object)
         if response is None:
             return None
         with closing(response["Body"]) as body:
@@ -86,7 +86,7 @@ class Exchange:
 
     def head(self) -> Stored | None:
         """Return the object's metadata, or None if there is none."""
-        response = self._absent_or("404", self.store.client.head_object)
+        response = self._absent_or("404", self.bucket.client.head_object)
         if response is None:
             return None
         return Stored(
@@ -108,10 +108,10 @@ class Exchange:
         if etag is None:
             condition = {"IfNoneMatch": "*"}
         else:
-            condition = {"IfMatch": strong(etag).strip('"') if self.store.bare else strong(etag)}
+            condition = {"IfMatch": strong(etag).strip('"') if self.bucket.bare else strong(etag)}
         if not isinstance(body, bytes):
             body.seek(0)
-        response = self.send(self.store.client.put_object, Body=body, **condition, **extra)
+        response = self.send(self.bucket.client.put_object, Body=body, **condition, **extra)
         self.version = response.get("VersionId")
         return response.get("ETag") or None
 
@@ -120,7 +120,7 @@ class Exchange:
         self.requests += 1
         _sending.set(False)
         try:
-            response: dict[str, Any] = call(Bucket=self.store.bucket, Key=self.key, **parameters)
+            response: dict[str, Any] = call(Bucket=self.bucket.name, Key=self.key, **parameters)
         except ClientError as error:
             self.requests += retries(error.response)
             raise
