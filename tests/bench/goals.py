@@ -61,7 +61,7 @@ AIMS = (
         Aim(
             f"nothing is left behind by {way}: {what}",
             *("postgres", f"{title}, {way}"),
-            why="what the server logs now and then by itself is in it",
+            why="the server's own log records of now and then are in it",
         )
         for way in ("transaction()", "guard(lock=True)")
         for what, title in (

@@ -27,7 +27,7 @@ TOP = """\
 
 <!-- Written by `python3 run.py bench --page` of numbers/*.json. Run it again, and edit nothing here. -->
 
-What sinkfence costs beside the same work without it, and beside what else does it. What to take from it:
+This page compares sinkfence with the same work without it, and with other packages. In short:
 """
 GIST = """\
 - **PostgreSQL.** 8 clients with 10 ms of work in each transaction keep {postgres[transaction()]} of their
@@ -107,7 +107,7 @@ def text(kept: Path) -> str:
         "## The goals\n",
         _goals(items),
         "## The table\n",
-        "Who is in it, and what they leave out, is on each destination's page, with where the time goes.",
+        "Each destination's page describes the contestants, what they leave out, and where the time goes.",
         overview(named),
         "## The pictures\n",
         "Each line is a row of the table: the median on its quartiles; the red mark is the goal.\n",
