@@ -128,7 +128,7 @@ class FencingMiddleware:
                 raise
         finally:
             if response.recorder is not None:
-                await response.recorder.settle()
+                await response.recorder.report()
 
 
 class _Response:
@@ -186,10 +186,10 @@ class _Recorder:
                 recording.end()
         # Before the last of it is sent: who has it all may ask again at once.
         if recording.whole:
-            await self.settle()
+            await self.report()
         await self._send(message)
 
-    async def settle(self) -> None:
+    async def report(self) -> None:
         """Say what has become of the request, once."""
         claim, self._claim = self._claim, None
         if claim is None:

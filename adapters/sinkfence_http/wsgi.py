@@ -143,7 +143,7 @@ class FencingMiddleware:
                     body.close()
             finally:
                 if recorder is not None:
-                    recorder.settle()
+                    recorder.report()
 
 
 class _Head:
@@ -209,12 +209,12 @@ class _Recorder:
     def start(self, status: int, headers: Headers) -> None:
         """Note the head."""
         self._recording.start(status, headers)
-        self._settle_whole()
+        self._report_whole()
 
     def add(self, data: bytes) -> None:
         """Note a part of the body."""
         self._recording.add(data)
-        self._settle_whole()
+        self._report_whole()
 
     def recorded(self, body: Iterable[bytes]) -> Generator[bytes]:
         """Yield the body, each part noted."""
@@ -223,12 +223,12 @@ class _Recorder:
             yield data
         self._recording.end()
 
-    def _settle_whole(self) -> None:
+    def _report_whole(self) -> None:
         # Before the last of it is sent: who has it all may ask again at once.
         if self._recording.whole:
-            self.settle()
+            self.report()
 
-    def settle(self) -> None:
+    def report(self) -> None:
         """Say what has become of the request, once."""
         claim, self._claim = self._claim, None
         if claim is None:

@@ -70,7 +70,7 @@ def run(tx: Any, query: Query) -> list[Any]:
         # transaction pooler may hand the next statement to another server process.
         with psycopg.Cursor(tx, row_factory=tuple_row) as cursor:
             cursor.execute(query.pyformat.encode(), query.params, prepare=False)
-            settle(tx)
+            sync(tx)
             return complete(query, cursor.fetchall() if cursor.description else [])
     from sqlalchemy import text
 
@@ -88,7 +88,7 @@ def complete(query: Query, rows: list[Any]) -> list[Any]:
     return rows
 
 
-def settle(tx: Any) -> None:
+def sync(tx: Any) -> None:
     """In psycopg's pipeline mode: wait for all that was sent, and raise what the server has refused of it.
 
     Until then neither errors nor the transaction's status have arrived.

@@ -119,14 +119,14 @@ def once(tx: AnyTx, bearer: Bearer, step: str, call: Callable[[], Any]) -> Any:
     tx_ = connections.expect(tx, *connections.KINDS)
     entry = Entry(bearer.token, step)
     attempt = Attempt({entry.token: bearer}, ours=True)
-    connections.settle(tx_)
+    connections.sync(tx_)
     with translating(attempt), connections.savepoint(tx_) as block:
         if not connections.run(tx_, entry.insert()):
             return entry.recall(*connections.run(tx_, entry.select())[0])
         attempt.ours = False
         result = as_json(call())
         refuse_ended(block)
-        connections.settle(tx_)
+        connections.sync(tx_)
         attempt.ours = True
         connections.run(tx_, entry.update(result))
         return json.loads(result)

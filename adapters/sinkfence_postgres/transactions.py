@@ -79,7 +79,7 @@ def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:
         SchemaMismatch: sinkfence is not installed here, or this role may not use it.
     """
     tx_ = connections.expect(tx, *connections.KINDS)
-    connections.settle(tx_)
+    connections.sync(tx_)
     connections.refuse_unfit(tx_)
     attempt = Attempt(statements.shown(bearers), ours=True)
     with translating(attempt):
@@ -107,7 +107,7 @@ def transaction(tx: Tx, *bearers: Bearer) -> Generator[Tx]:
         OutcomeUnknown: the connection was lost after COMMIT was sent. Lost earlier: the driver's error.
     """
     tx_ = connections.expect(tx, *connections.KINDS)
-    connections.settle(tx_)
+    connections.sync(tx_)
     connections.refuse_open(tx_)
     attempt = Attempt(statements.shown(bearers))
     writing = observe.at("postgres", "write", *attempt.bearers)
@@ -121,7 +121,7 @@ def transaction(tx: Tx, *bearers: Bearer) -> Generator[Tx]:
             # An error that the block has swallowed leaves the transaction aborted, and then COMMIT "succeeds"
             # with the tag ROLLBACK. One that the block has ended behind the driver's back was followed by
             # another, which nothing guards. And a connection that is broken is known before COMMIT is sent.
-            connections.settle(tx_)
+            connections.sync(tx_)
             connections.flush(tx_)
             attempt.ours = True
             connections.run(tx_, statements.confirm(attempt.bearers))

@@ -38,7 +38,7 @@ def worth_repeating(error: Exception) -> bool:
     )
 
 
-def settled(error: Exception) -> bool:
+def nothing_written(error: Exception) -> bool:
     """Whether this answer says by itself that nothing was written.
 
     Otherwise only reading back tells. A repetition by boto3 makes any answer doubtful: the first sending

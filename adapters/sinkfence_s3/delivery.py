@@ -12,7 +12,7 @@ from typing import IO, Any, Final, TypeVar
 from botocore.exceptions import ClientError
 
 from sinkfence.errors import OutcomeUnknown, SchemaMismatch
-from sinkfence_s3.answers import no_answer, passing, settled, status, worth_repeating
+from sinkfence_s3.answers import no_answer, nothing_written, passing, status, worth_repeating
 from sinkfence_s3.exchange import Exchange
 
 SENDINGS: Final = 4
@@ -54,7 +54,7 @@ def deliver(
             new = exchange.write(body, etag, **extra)
             in_doubt = in_doubt or new is None
         except Exception as failure:
-            clear = settled(failure) or not (exchange.sent or no_answer(failure))
+            clear = nothing_written(failure) or not (exchange.sent or no_answer(failure))
             if clear and not worth_repeating(failure) and not in_doubt:
                 raise
             error = failure

@@ -124,7 +124,7 @@ def _write(exchange: Exchange, bearer: Bearer, decide: Decide, base: Base | None
             assert seen is not None
             return Outcome(step.entry, _etag(step.entry, seen), True, seen, None)
         assert step is not None
-        outcome, seen = _settle(exchange, bearer, step)
+        outcome, seen = _carry_out(exchange, bearer, step)
         if outcome is not None:
             return outcome
         fresh = True
@@ -135,7 +135,7 @@ def _write(exchange: Exchange, bearer: Bearer, decide: Decide, base: Base | None
     )
 
 
-def _settle(exchange: Exchange, bearer: Bearer, send: Send) -> tuple[Outcome | None, Seen | None]:
+def _carry_out(exchange: Exchange, bearer: Bearer, send: Send) -> tuple[Outcome | None, Seen | None]:
     """Send until the request is known to be applied, or (None) never to be; return what stands there too."""
     base = None if send.base is None else send.base.etag
     done = send.repeats or send.register.last

@@ -86,7 +86,7 @@ class Upload:
             self._id = str(persist(create, self._look)["UploadId"])
             self._pool = ThreadPoolExecutor(AT_ONCE, "sinkfence-upload")
         elif len(self._running) == AT_ONCE:
-            self._settle_part()
+            self._await_part()
         assert self._pool is not None
         self._size += len(body)
         self._running.append(self._pool.submit(self._send_part, self._id, number, body))
@@ -105,7 +105,7 @@ class Upload:
             return
         self.part(body)
         while self._running:
-            self._settle_part()
+            self._await_part()
         self._there = True
         persist(partial(self._complete, self._id), self._look)
         self._id = None
@@ -136,7 +136,7 @@ class Upload:
         etag = persist(send, self._look)
         return _Part(number, etag, len(body), exchange.requests)
 
-    def _settle_part(self) -> None:
+    def _await_part(self) -> None:
         part = self._running.popleft().result()
         self._exchange.requests += part.requests
         self._parts.append(part)

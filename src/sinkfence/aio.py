@@ -144,7 +144,7 @@ class Leases:
         """As `sinkfence.Leases.close`, for the leases of all loops of the process."""
         try:
             until = self._clock() + check_timeout(timeout)
-            await self._asking.settle(until - self._clock())
+            await self._asking.drain(until - self._clock())
             # The heartbeat's connections release, whichever loop is gone.
             await asyncio.to_thread(self._holders.close, max(until - self._clock(), 0.0))
         finally:

@@ -380,11 +380,11 @@ async def test_closing_shares_its_time(lite_url: str, monkeypatch: Any) -> None:
     clock, left = HandClock(), list[float]()
     leases = aio.Leases(sql_aio.SqlStore(lite_url), _clock=clock)
 
-    async def settle(timeout: float) -> None:
+    async def drain(timeout: float) -> None:
         assert timeout == 10
         clock.advance(7)
 
-    monkeypatch.setattr(leases._asking, "settle", settle)
+    monkeypatch.setattr(leases._asking, "drain", drain)
     monkeypatch.setattr(leases._holders, "close", left.append)
     await leases.close(timeout=10)
     assert left == [3]

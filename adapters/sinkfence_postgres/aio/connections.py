@@ -29,14 +29,14 @@ async def run(tx: Any, query: Query) -> list[Any]:
 
         async with psycopg.AsyncCursor(tx, row_factory=tuple_row) as cursor:
             await cursor.execute(query.pyformat.encode(), query.params, prepare=False)
-            await settle(tx)
+            await sync(tx)
             return connections.complete(query, await cursor.fetchall() if cursor.description else [])
     rows: list[Any] = await tx.run_sync(connections.run, query)
     return rows
 
 
-async def settle(tx: Any) -> None:
-    """As `connections.settle`."""
+async def sync(tx: Any) -> None:
+    """As `connections.sync`."""
     if connections.is_psycopg(tx) and tx.info.pipeline_status:
         async with tx.pipeline() as pipeline:
             await pipeline.sync()

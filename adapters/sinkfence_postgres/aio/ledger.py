@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sinkfence.results import as_json
 from sinkfence.sinks import Bearer
 from sinkfence_postgres import connections, ledger
-from sinkfence_postgres.aio.connections import KINDS, run, settle
+from sinkfence_postgres.aio.connections import KINDS, run, sync
 from sinkfence_postgres.refusals import explained
 from sinkfence_postgres.transactions import Attempt, translating
 
@@ -27,7 +27,7 @@ async def once(tx: AnyTx, bearer: Bearer, step: str, call: Callable[[], Awaitabl
     tx_ = connections.expect(tx, *KINDS)
     entry = ledger.Entry(bearer.token, step)
     attempt = Attempt({entry.token: bearer}, ours=True)
-    await settle(tx_)
+    await sync(tx_)
     with translating(attempt):
         async with connections.savepoint(tx_) as block:
             if not await run(tx_, entry.insert()):
@@ -35,7 +35,7 @@ async def once(tx: AnyTx, bearer: Bearer, step: str, call: Callable[[], Awaitabl
             attempt.ours = False
             result = as_json(await call())
             ledger.refuse_ended(block)
-            await settle(tx_)
+            await sync(tx_)
             attempt.ours = True
             await run(tx_, entry.update(result))
             return json.loads(result)

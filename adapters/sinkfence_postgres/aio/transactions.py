@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sinkfence import observe
 from sinkfence.sinks import Bearer
 from sinkfence_postgres import connections, statements, watch
-from sinkfence_postgres.aio.connections import KINDS, refuse_unfit, run, settle
+from sinkfence_postgres.aio.connections import KINDS, refuse_unfit, run, sync
 from sinkfence_postgres.observed import observed
 from sinkfence_postgres.transactions import Attempt, translating
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 async def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:
     """As `sinkfence_postgres.guard`."""
     tx_ = connections.expect(tx, *KINDS)
-    await settle(tx_)
+    await sync(tx_)
     await refuse_unfit(tx_)
     attempt = Attempt(statements.shown(bearers), ours=True)
     with translating(attempt):
@@ -33,7 +33,7 @@ async def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:
 async def transaction(tx: Tx, *bearers: Bearer) -> AsyncGenerator[Tx]:
     """As `sinkfence_postgres.transaction`."""
     tx_ = connections.expect(tx, *KINDS)
-    await settle(tx_)
+    await sync(tx_)
     connections.refuse_open(tx_)
     attempt = Attempt(statements.shown(bearers))
     writing = observe.at("postgres", "write", *attempt.bearers)
@@ -44,7 +44,7 @@ async def transaction(tx: Tx, *bearers: Bearer) -> AsyncGenerator[Tx]:
             await run(tx_, statements.guard(attempt.bearers))
             attempt.ours = False
             yield tx
-            await settle(tx_)
+            await sync(tx_)
             if not connections.is_psycopg(tx_):
                 await tx_.run_sync(connections.flush)
             attempt.ours = True

@@ -45,7 +45,7 @@ class InLoop:
         """As `Asking.release`."""
         await self._whole(token.job_id, seconds, self._store.release(token), None, seconds)
 
-    async def settle(self, timeout: float) -> None:
+    async def drain(self, timeout: float) -> None:
         """Wait, for `timeout` seconds at most, for what tasks of this loop have left to be ended."""
         here = asyncio.get_running_loop()
         if left := [task for task in list(self._tasks) if task.get_loop() is here]:

@@ -54,7 +54,7 @@ class Dialect:
     """The same, and short: for a caller that asks again, and holds a connection meanwhile."""
     mortal: str
     """Always true; evaluating it sets a limit to how long a transaction of the caller's may stand idle."""
-    settled: str
+    durable: str
     """Makes sure, for this transaction alone, that what is acknowledged survives a crash."""
 
 
@@ -86,7 +86,7 @@ POSTGRESQL: Final = Dialect(
     "OR set_config('idle_in_transaction_session_timeout', '60s', true) <> '')",
     # With `off` an acknowledged generation was gone after kill -9. Only the two that wait for less than this
     # server's disk are raised: setting `on` would weaken remote_apply. COMMIT reads the setting after this.
-    settled="CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') "
+    durable="CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') "
     "THEN set_config('synchronous_commit', 'on', true) END",
 )
 
@@ -110,7 +110,7 @@ SQLITE: Final = Dialect(
     patient="true",
     hurried="true",
     mortal="true",
-    settled="0",
+    durable="0",
 )
 
 
@@ -119,4 +119,4 @@ def in_words(d: Dialect, conn: object) -> Dialect:
 
     There its own settings count, to the end.
     """
-    return d if conn is None else replace(d, patient=d.mortal, settled="0")
+    return d if conn is None else replace(d, patient=d.mortal, durable="0")

@@ -88,7 +88,7 @@ def reopen(d: Dialect, job_id: str, seen: Record | None = None) -> Change[Record
     sql = f"""
         UPDATE {TABLE} AS j SET state = 'open', owner = NULL, lease_until = {d.free}, result = NULL
          WHERE job_id = :job_id AND {_still(d, seen)} AND {d.patient}
-        RETURNING {_columns(d)}, {d.settled}"""
+        RETURNING {_columns(d)}, {d.durable}"""
 
     def refused(found: Record | None) -> Record:
         if found is None:
@@ -116,7 +116,7 @@ def raise_above(d: Dialect, job_id: str, n: int, seen: Record | None = None) -> 
                lease_until = CASE WHEN j.generation < excluded.generation
                                   THEN {d.free} ELSE j.lease_until END
          WHERE {_still(d, seen)}
-        RETURNING {_columns(d)}, {d.settled}"""
+        RETURNING {_columns(d)}, {d.durable}"""
 
     def refused(found: Record | None) -> Record:
         return _made(found, (max(seen.generation, n), None, seen.state) if seen else None)

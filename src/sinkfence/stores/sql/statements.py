@@ -34,7 +34,7 @@ def acquire(d: Dialect, job_id: str, owner: str, ttl: float, *, by_clock: bool) 
                owner = excluded.owner, lease_until = {d.until}
          WHERE j.state = 'open' AND j.lease_until <= {d.clock}
            AND j.generation BETWEEN 0 AND {MAX_GENERATION - 1}
-        RETURNING generation, {d.lease_until}, {d.millis}, {d.settled}"""
+        RETURNING generation, {d.lease_until}, {d.millis}, {d.durable}"""
 
     def took(row: Row) -> tuple[Grant, int]:
         return Grant(Token(job_id, row[0], owner), instant(row[1])), row[2]
@@ -66,7 +66,7 @@ def reacquire_above(
         WITH held AS MATERIALIZED ({held})
         UPDATE {TABLE} SET generation = {above}, owner = CAST(:fresh AS text), lease_until = {d.until}
           FROM held WHERE job_id = mine
-        RETURNING generation, {d.lease_until}, {d.settled}"""
+        RETURNING generation, {d.lease_until}, {d.durable}"""
 
     def took(row: Row) -> Grant | None:
         return Grant(Token(token.job_id, row[0], owner), instant(row[1]))
@@ -91,7 +91,7 @@ def renew(d: Dialect, token: Token, ttl: float) -> Change[datetime]:
     sql = f"""
         WITH held AS MATERIALIZED (SELECT job_id AS mine FROM {TABLE} WHERE {_MINE} AND {d.patient} {d.lock})
         UPDATE {TABLE} SET lease_until = {d.until} FROM held WHERE job_id = mine
-        RETURNING {d.lease_until}, {d.settled}"""
+        RETURNING {d.lease_until}, {d.durable}"""
 
     def refused(found: Record | None) -> datetime:
         raise _refusal(token, found)
@@ -105,7 +105,7 @@ def complete(d: Dialect, token: Token, result: str | None) -> Change[None]:
     sql = f"""
         UPDATE {TABLE} SET state = 'done', result = {d.result_in}, lease_until = {d.free}
          WHERE {_MINE} AND {d.patient}
-        RETURNING {d.settled}"""
+        RETURNING {d.durable}"""
 
     def refused(found: Record | None) -> None:
         again = found and _is_of(found, token) and found.state == "done"
@@ -121,7 +121,7 @@ def release(d: Dialect, token: Token) -> Change[None]:
     """Give the job back. The owner goes, else a late renewal would revive it; the generation stays."""
     sql = f"""
         UPDATE {TABLE} SET owner = NULL, lease_until = {d.free} WHERE {_MINE} AND {d.patient}
-        RETURNING {d.settled}"""
+        RETURNING {d.durable}"""
 
     def refused(found: Record | None) -> None:
         if not (found and is_settled(token, found.generation, found.owner, found.state)):
@@ -134,12 +134,12 @@ def renew_many(d: Dialect, wanted: Sequence[tuple[Token, float]]) -> Query:
     """Extend the leases of the rows that are not locked: job_id, generation, owner, lease_until of each.
 
     Without SKIP LOCKED one locked row held up the batch until all its leases had run out; without one
-    order two batches deadlocked. What settles the transaction is asked once, and not of each row.
+    order two batches deadlocked. Whether it is durable is asked once, and not of each row.
     """
     matching = f"""
         SELECT j.{d.place} AS mine, w.ttl AS term FROM {TABLE} AS j JOIN {d.each}
             ON j.job_id = w.job_id AND j.generation = w.generation AND j.owner = w.owner
-         WHERE j.state = 'open' AND coalesce((SELECT {d.settled}), '') <> '?' {d.skip_locked}"""
+         WHERE j.state = 'open' AND coalesce((SELECT {d.durable}), '') <> '?' {d.skip_locked}"""
     sql = f"""
         WITH matching AS MATERIALIZED ({matching})
         UPDATE {TABLE} SET lease_until = {d.until.replace(":ttl", "term")}
