@@ -111,6 +111,11 @@ def is_open(tx: Any) -> bool:
     return bool(tx.in_transaction())
 
 
+def is_dead(conn: Any) -> bool:
+    """Whether the driver has found the connection broken, on any kind, asynchronous ones included."""
+    return bool(conn.closed if is_psycopg(conn) else conn.invalidated)
+
+
 def autocommits(tx: Any) -> bool:
     """Whether the next statement would be a transaction of its own."""
     if is_psycopg(tx):

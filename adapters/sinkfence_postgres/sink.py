@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,17 +63,16 @@ class PostgresSink:
             SchemaMismatch: sinkfence is not installed here, or this role may not use it.
         """
         token = bearer.token
-        with (
-            observe.at("postgres", "arm", token),
-            translating(Attempt({token: bearer}, ours=True)),
-            self._connection() as conn,
-            alone(conn) as tx,
-        ):
+
+        def work(tx: Any) -> None:
             armed = evict and raise_mark(tx, statements.arm(token, IN_FLIGHT), bounded=True)
             if evict:
                 raise_mark(tx, statements.evict(token))
             if not armed:
                 raise_mark(tx, statements.arm(token))
+
+        with observe.at("postgres", "arm", token), translating(Attempt({token: bearer}, ours=True)):
+            self._alone(work)
 
     @contextmanager
     def begin(self, bearer: Bearer) -> Generator[Any]:
@@ -87,8 +86,8 @@ class PostgresSink:
         Raises:
             NotArmed, StaleToken, GenerationConflict: it isn't.
         """
-        with translating(Attempt({token: token}, ours=True)), self._connection() as conn, alone(conn) as tx:
-            connections.run(tx, statements.recognise(token))
+        with translating(Attempt({token: token}, ours=True)):
+            self._alone(lambda tx: connections.run(tx, statements.recognise(token)))
 
     def announce(self, token: Token) -> None:
         """Make a newer owner known before its request is handled; for a known one, look without a lock.
@@ -108,6 +107,26 @@ class PostgresSink:
     def replay(self, max_body: int = 65536) -> Replay:
         """Keep answers in this database, with bodies of at most `max_body` bytes: for `Fence(replay=…)`."""
         return Replay(self._connection, max_body)
+
+    def _alone(self, work: Callable[[Any], object]) -> None:
+        """Do what is harmless to repeat, on a connection in autocommit; once more where that turns out dead.
+
+        It may have been so in its pool: the server ends those that are idle, all of them at a failover.
+        """
+        with self._connection() as conn:
+            try:
+                with alone(conn) as tx:
+                    work(tx)
+                return
+            except Exception:
+                if not connections.is_dead(conn):
+                    raise
+        if check := getattr(
+            self._source, "check", None
+        ):  # psycopg's pool; SQLAlchemy's lets go of all by itself
+            check()
+        with self._connection() as conn, alone(conn) as tx:
+            work(tx)
 
     def _connection(self) -> AbstractContextManager[Any]:
         source = self._source

@@ -80,6 +80,84 @@ def test_arming_raises_the_mark_and_tells_the_stale(db, token, holder, arm):
     assert db.mark(token().job_id) == (token(1).generation, token(1).owner)
 
 
+END_IDLE = (
+    "select count(pg_terminate_backend(pid, 20000)) from pg_stat_activity"
+    " where datname = current_database() and pid <> pg_backend_pid()"
+)
+"""Ends the sessions of a database, as a failover does, and waits until they are gone."""
+
+
+@pytest.mark.parametrize("kind", ["pool", "psycopg", "psycopg2"])
+@pytest.mark.parametrize("evict", [False, True])
+def test_a_connection_that_died_in_its_pool_is_replaced(own_db, token, kind, evict):
+    """Arming and checking take a new connection where those in the pool were ended by the server."""
+    if kind == "pool":
+        pool = psycopg_pool.ConnectionPool(own_db.dsn, min_size=3, open=True)
+        pool.wait()
+    else:
+        pool = sa.create_engine(own_db.url(kind))
+        conns = [pool.connect() for _ in range(3)]
+        [conn.close() for conn in conns]
+    try:
+        sink = PostgresSink(pool)
+        assert own_db.admin.execute(END_IDLE).fetchone() == (3,)
+        sink.arm(token(), evict=evict)
+        assert own_db.mark(token().job_id) == (token().generation, token().owner)
+        own_db.admin.execute(END_IDLE)
+        sink.check(token())
+    finally:
+        pool.close() if kind == "pool" else pool.dispose()
+
+
+@pytest.mark.parametrize("kind", ["pool", "psycopg", "asyncpg"])
+def test_an_asynchronous_connection_that_died_in_its_pool_is_replaced(own_db, token, kind):
+    """So does the asynchronous sink."""
+
+    async def trial():
+        if kind == "pool":
+            pool = psycopg_pool.AsyncConnectionPool(own_db.dsn, min_size=3, open=False)
+            await pool.open(wait=True)
+        else:
+            pool = sa_aio.create_async_engine(own_db.url(kind))
+            conns = [await pool.connect() for _ in range(3)]
+            [await conn.close() for conn in conns]
+        try:
+            sink = aio.PostgresSink(pool)
+            assert own_db.admin.execute(END_IDLE).fetchone() == (3,)
+            await sink.arm(token())
+            assert own_db.mark(token().job_id) == (token().generation, token().owner)
+            own_db.admin.execute(END_IDLE)
+            await sink.check(token())
+        finally:
+            await (pool.close() if kind == "pool" else pool.dispose())
+
+    asyncio.run(trial())
+
+
+def test_a_server_that_refuses_is_asked_once(own_db, token):
+    """What is no dead connection is not sent again, and a dead one not for a third time."""
+    sent = []
+    with own_db.engine() as engine:
+        sink = PostgresSink(engine)
+
+        @sa.event.listens_for(engine, "before_cursor_execute")
+        def ended(conn, cursor, statement, *_):
+            sent.append(statement)
+            pid = conn.connection.driver_connection.info.backend_pid
+            own_db.admin.execute("select pg_terminate_backend(%s, 20000)", (pid,))
+
+        with pytest.raises(sa.exc.OperationalError):
+            sink.arm(token())
+        assert len(sent) == 2
+        sa.event.remove(engine, "before_cursor_execute", ended)
+        sink.arm(token(1))
+        sa.event.listen(engine, "after_cursor_execute", lambda *_: sent.append("after"))
+        sa.event.listen(engine, "handle_error", lambda _: sent.append("error"))
+        with pytest.raises(StaleToken):
+            sink.arm(token())
+        assert sent[2:] == ["error"]
+
+
 def test_wrong_sources_and_connections_are_type_errors(db, token):
     """What can't work is told before anything is sent, with the way that does."""
     engine, async_engine = sa.create_engine(db.url()), sa_aio.create_async_engine(db.url())

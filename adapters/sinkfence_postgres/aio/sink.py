@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,13 +37,16 @@ class PostgresSink:
     async def arm(self, bearer: Bearer, *, evict: bool = False) -> None:
         """As `sinkfence_postgres.PostgresSink.arm`."""
         token = bearer.token
+
+        async def work(tx: Any) -> None:
+            armed = evict and await _raise_mark(tx, statements.arm(token, IN_FLIGHT), bounded=True)
+            if evict:
+                await _raise_mark(tx, statements.evict(token))
+            if not armed:
+                await _raise_mark(tx, statements.arm(token))
+
         with observe.at("postgres", "arm", token), translating(Attempt({token: bearer}, ours=True)):
-            async with self._connection() as conn, _alone(conn) as tx:
-                armed = evict and await _raise_mark(tx, statements.arm(token, IN_FLIGHT), bounded=True)
-                if evict:
-                    await _raise_mark(tx, statements.evict(token))
-                if not armed:
-                    await _raise_mark(tx, statements.arm(token))
+            await self._alone(work)
 
     @asynccontextmanager
     async def begin(self, bearer: Bearer) -> AsyncGenerator[Any]:
@@ -54,8 +57,7 @@ class PostgresSink:
     async def check(self, token: Token) -> None:
         """As `sinkfence_postgres.PostgresSink.check`."""
         with translating(Attempt({token: token}, ours=True)):
-            async with self._connection() as conn, _alone(conn) as tx:
-                await run(tx, statements.recognise(token))
+            await self._alone(lambda tx: run(tx, statements.recognise(token)))
 
     async def announce(self, token: Token) -> None:
         """As `sinkfence_postgres.PostgresSink.announce`."""
@@ -70,6 +72,20 @@ class PostgresSink:
     def replay(self, max_body: int = 65536) -> Replay:
         """As `sinkfence_postgres.PostgresSink.replay`."""
         return Replay(self._connection, max_body)
+
+    async def _alone(self, work: Callable[[Any], Awaitable[object]]) -> None:
+        async with self._connection() as conn:
+            try:
+                async with _alone(conn) as tx:
+                    await work(tx)
+                return
+            except Exception:
+                if not connections.is_dead(conn):
+                    raise
+        if check := getattr(self._source, "check", None):
+            await check()
+        async with self._connection() as conn, _alone(conn) as tx:
+            await work(tx)
 
     @asynccontextmanager
     async def _connection(self) -> AsyncGenerator[Any]:
