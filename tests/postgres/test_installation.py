@@ -14,6 +14,7 @@ from sqlalchemy.ext import asyncio as sa_aio
 import sinkfence_postgres
 from sinkfence.errors import NotEnforced, SchemaMismatch, SinkfenceError, StaleToken
 from sinkfence_postgres import PostgresSink, aio, guard, install, once, refusal, transaction
+from sinkfence_postgres.installation import schema
 
 
 def sqlalchemy_install(url: str) -> None:
@@ -48,6 +49,14 @@ def test_installing_by_every_driver_and_again_loses_no_mark(dsn, token):
         install(conn)
         rows = conn.execute("select job_id, max_generation, owner from sinkfence.mark").fetchall()
     assert rows == [(token().job_id, token().generation, token().owner)]
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_client_of_another_encoding_installs(dsn, encoding):
+    """The script is ASCII: a session whose client_encoding is not UTF8 can send it."""
+    assert schema().isascii()
+    with psycopg.connect(dsn, client_encoding=encoding) as conn:
+        install(conn)
 
 
 def test_installing_at_once_is_harmless(dsn, token):

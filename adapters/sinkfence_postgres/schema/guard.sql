@@ -71,7 +71,7 @@
   declare
     seen bigint;
     seen_owner text;
-    -- What this transaction guards: '<xid>\n<job_id>\t<generation>\t<owner>\n…', transaction-local, undone by
+    -- What this transaction guards: '<xid>\n<job_id>\t<generation>\t<owner>\n...', transaction-local, undone by
     -- ROLLBACK TO exactly as locks and sealed rows are. The xid unmasks what an earlier transaction has left.
     -- No check is ever left out because of it.
     held text := current_setting('sinkfence.held', true);
