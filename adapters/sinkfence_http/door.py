@@ -86,7 +86,7 @@ class Passage:
         if self._record is None:
             self._mismatch = Refused(KEY_REQUIRED)  # a framework may make a 500 of it
             raise self._mismatch
-        return f"{name} {self._record}"
+        return " ".join((name, self._record))  # not by format(), which writes an Enum's name
 
     def judge(self, status: int) -> Answer | None:
         """Return what must be answered instead when the handler's response starts, None if it may go out.

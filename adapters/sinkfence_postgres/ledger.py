@@ -45,7 +45,7 @@ class Entry:
     step: str
 
     def __post_init__(self) -> None:
-        check_text("step", self.step)
+        object.__setattr__(self, "step", check_text("step", self.step))
 
     def insert(self) -> Query:
         """Its answer is a row where the step is new. Refused (SF005) where this transaction isn't guarded."""

@@ -49,7 +49,7 @@ class FencedBucket:
             raise ValueError(f"a prefix has at most {MAX_PREFIX} UTF-8 bytes: names have to fit after it")
         _check_key(prefix + "name")
         self._bucket = Bucket(client, bucket)
-        self._prefix = prefix
+        self._prefix = str.__str__(prefix)  # whatever equals it is the same prefix
         self._probe = probe
         self._locks: dict[Process, threading.Lock] = {}
 

@@ -37,9 +37,9 @@ class Token:
     """Who holds it, unique per acquisition: 1 to 200 UTF-8 bytes, no control characters."""
 
     def __post_init__(self) -> None:
-        check_job_id(self.job_id)
         check_generation(self.generation)
-        check_text("owner", self.owner)
+        for name in ("job_id", "owner"):
+            object.__setattr__(self, name, check_text(name, getattr(self, name)))
 
     @property
     def token(self) -> Token:
@@ -71,10 +71,8 @@ def idempotency_key(job_id: str, step: str) -> str:
     Raises:
         TypeError, ValueError: job_id or step is not 1 to 200 UTF-8 bytes without control characters.
     """
-    check_job_id(job_id)
-    check_text("step", step)
     digest = hashlib.sha256()
-    for part in (job_id, step):
+    for part in (check_job_id(job_id), check_text("step", step)):
         encoded = part.encode()
         digest.update(len(encoded).to_bytes(4, "big") + encoded)
     return "sf1-" + base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
@@ -111,13 +109,15 @@ def parse_generation(text: str) -> int:
 
 
 def check_text(name: str, value: object) -> str:
-    """Return value if it is 1 to 200 UTF-8 bytes without control characters, else raise.
+    """Return value as a plain str if it is 1 to 200 UTF-8 bytes without control characters, else raise.
 
     Control characters are refused because destinations keep these texts in line-based settings,
     headers and logs, where a newline would forge an entry.
     """
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    # A member of a `class Job(str, Enum)` equals its value, and drivers and f-strings write its name.
+    value = str.__str__(value)
     try:
         size = len(value.encode())
     except UnicodeEncodeError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from functools import partial
 from threading import Barrier
 
@@ -44,6 +45,19 @@ def test_each_acquisition_gets_the_next_generation(store: Store) -> None:
     store.release(first.token)
     assert expired(store, "b:2").token == Token(JOB, 2, "b:2")
     assert store.acquire(JOB, "c:3", 30.0).token.generation == 3
+
+
+def test_names_of_an_enum_are_their_values(store: Store) -> None:
+    """A job_id and an owner that are members of a str Enum are those of a plain str."""
+    names = Enum("names", {"JOB": JOB, "OWNER": "a:1", "NEXT": "a:2"}, type=str)
+    first = store.acquire(names.JOB, names.OWNER, 30.0).token
+    second = store.reacquire_above(first, 1, names.NEXT, 30.0)
+    assert second is not None
+    assert second.token == Token(JOB, 2, "a:2")
+    for name in names.JOB, JOB:
+        record = store.get(name)
+        assert record is not None
+        assert (record.generation, record.owner) == (2, "a:2")
 
 
 def test_a_live_lease_lets_nobody_in(store: Store) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import traceback
 from datetime import timedelta
+from enum import Enum
 
 import pytest
 from hypothesis import given
@@ -141,6 +142,18 @@ def test_an_error_without_docstrings_says_what_it_is_called() -> None:
     script = "from sinkfence.errors import Conflict, SchemaMismatch; print(Conflict(), SchemaMismatch('old'))"
     done = subprocess.run([sys.executable, "-OO", "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "Conflict old\n"
+
+
+def test_a_text_is_what_it_is_of_whatever_type_of_str() -> None:
+    """A job_id, owner or step that is a member of a str Enum is its value, a plain str, from there on."""
+
+    class Job(str, Enum):  # noqa: UP042 - of a StrEnum, str() is the value
+        NIGHT = "night"
+
+    token = Token(Job.NIGHT, 1, Job.NIGHT)
+    assert [type(each) for each in (token.job_id, token.owner, check_text("step", Job.NIGHT))] == [str] * 3
+    assert (token, hash(token)) == (Token("night", 1, "night"), hash(Token("night", 1, "night")))
+    assert token.key(Job.NIGHT) == idempotency_key("night", "night")
 
 
 @given(st.integers(1, 5), st.sampled_from("ab"), st.integers(1, 5), st.sampled_from("ab"))

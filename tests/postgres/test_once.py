@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from enum import Enum
 from typing import Any
 
 import psycopg
@@ -17,6 +18,7 @@ from sqlalchemy.ext import asyncio as sa_aio
 
 import sinkfence_postgres
 from sinkfence.errors import IdempotencyMismatch, NotEnforced, SchemaMismatch, StaleToken
+from sinkfence.tokens import Token
 from sinkfence_postgres import aio, clean_ledger, guard, once, transaction, translated
 
 INSERT = "insert into entry (note) values ('{}')"
@@ -136,6 +138,15 @@ def test_a_step_is_done_once(db, token, step):
             (token().key("another"), "another", token().generation, [1, 2]),
         ]
     )
+
+
+def test_a_step_of_an_enum_is_the_step_of_its_value(db, token, step):
+    """A job and a step that are members of a str Enum are those that another worker names by a plain str."""
+    names = Enum("names", {"JOB": token().job_id, "STEP": "step"}, type=str)
+    db.arm(token())
+    bearer = Token(names.JOB, token().generation, token().owner)
+    assert step(bearer, name=names.STEP, result="first") == "first"
+    assert step(token(), result=pytest.fail) == "first"
 
 
 def test_a_successor_gets_what_its_predecessor_has_kept(db, token, step):

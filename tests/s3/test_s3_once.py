@@ -1,5 +1,7 @@
 """Keys that are written once: the first creator wins, and its repetition is recognised."""
 
+from enum import Enum
+
 import pytest
 
 from sinkfence.errors import IdempotencyMismatch, OutcomeUnknown, SchemaMismatch
@@ -17,6 +19,15 @@ def test_the_first_creator_wins_and_a_repetition_is_recognised(fenced, s3_client
     assert (again.repeated, again.etag, again.requests) == (True, first.etag, 2)
     assert count == ["PutObject", "PutObject", "HeadObject"]
     assert s3_client.get_object(Bucket=bucket_name, Key=prefix + "2026-05.csv")["Body"].read() == b"a,b"
+
+
+def test_names_of_an_enum_are_their_values(s3_client, bucket_name, prefix):
+    """A bucket, prefix, name and step that are members of a str Enum are those of a plain str."""
+    names = Enum("names", {"BUCKET": bucket_name, "PREFIX": prefix, "KEY": "k", "STEP": "s"}, type=str)
+    fenced = FencedBucket(s3_client, names.BUCKET, prefix=names.PREFIX)
+    fenced.put_once(names.KEY, b"x", step=names.STEP)
+    assert FencedBucket(s3_client, bucket_name, prefix=prefix).put_once("k", b"x", step="s").repeated
+    assert list(fenced.list(names.KEY)) == ["k"]
 
 
 @pytest.mark.parametrize(("body", "step"), [(b"other", "s"), (b"x", "other step")])

@@ -90,7 +90,7 @@ def check_timeout(timeout: float) -> float:
 
 def check_prefix(prefix: str) -> str:
     """Return what job_ids may start with: nothing, or such a text as they are."""
-    return prefix if prefix == "" else check_text("prefix", prefix)
+    return "" if prefix == "" else check_text("prefix", prefix)
 
 
 def check_store(store: object, *, loop: bool = False) -> None:

@@ -12,7 +12,7 @@ from sinkfence.errors import GenerationExhausted, JobCompleted, LeaseHeld, NotEn
 from sinkfence.grants import Grant, Record, Renewals, State, is_settled, lease_lost
 from sinkfence.process import this_process
 from sinkfence.terms import Clock, boot_time
-from sinkfence.tokens import MAX_GENERATION, Token, check_generation, check_job_id
+from sinkfence.tokens import MAX_GENERATION, Token, check_generation, check_job_id, check_text
 
 
 @dataclass(slots=True)
@@ -53,6 +53,7 @@ class MemoryStore:
 
     def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
         """As `Store.acquire`."""
+        job_id, owner = check_job_id(job_id), check_text("owner", owner)
         with self._locked():
             row, now = self._rows.setdefault(job_id, _Row()), self._clock()
             if row.state == "done":
@@ -63,6 +64,7 @@ class MemoryStore:
 
     def reacquire_above(self, token: Token, n: int, owner: str, ttl: float) -> Grant | None:
         """As `Store.reacquire_above`."""
+        owner = check_text("owner", owner)
         with self._locked():
             row = self._rows.get(token.job_id)
             if row is None or not row.held_by(token):
@@ -115,8 +117,9 @@ class MemoryStore:
 
     def get(self, job_id: str) -> Record | None:
         """As `Store.get`."""
+        job_id = check_job_id(job_id)
         with self._locked():
-            row = self._rows.get(check_job_id(job_id))
+            row = self._rows.get(job_id)
             return None if row is None else self._record(job_id, row)
 
     def list(self, prefix: str) -> Sequence[Record]:
@@ -127,8 +130,9 @@ class MemoryStore:
 
     def reopen(self, job_id: str) -> Record:
         """As `Store.reopen`."""
+        job_id = check_job_id(job_id)
         with self._locked():
-            row = self._rows[check_job_id(job_id)]
+            row = self._rows[job_id]
             row.free()
             row.state, row.result = "open", None
             return self._record(job_id, row)
@@ -137,8 +141,9 @@ class MemoryStore:
         """As `Store.raise_above`."""
         if check_generation(n) == MAX_GENERATION:
             raise GenerationExhausted()
+        job_id = check_job_id(job_id)
         with self._locked():
-            row = self._rows.setdefault(check_job_id(job_id), _Row())
+            row = self._rows.setdefault(job_id, _Row())
             if row.generation < n:
                 row.generation = n
                 row.free()

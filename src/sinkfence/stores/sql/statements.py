@@ -14,7 +14,7 @@ from sinkfence.errors import GenerationExhausted, JobCompleted, LeaseHeld, Lease
 from sinkfence.grants import Grant, Record, Renewals, is_settled, lease_lost
 from sinkfence.stores.sql.dialects import TABLE, Dialect, Query, Row
 from sinkfence.stores.sql.records import Change, NotSeen, instant, look
-from sinkfence.tokens import MAX_GENERATION, Token, label
+from sinkfence.tokens import MAX_GENERATION, Token, check_text, label
 
 _MINE: Final = "job_id = :job_id AND generation = :generation AND owner = :owner AND state = 'open'"
 
@@ -35,6 +35,7 @@ def acquire(d: Dialect, job_id: str, owner: str, ttl: float, *, by_clock: bool) 
          WHERE j.state = 'open' AND j.lease_until <= {d.clock}
            AND j.generation BETWEEN 0 AND {MAX_GENERATION - 1}
         RETURNING generation, {d.lease_until}, {d.millis}, {d.durable}"""
+    owner = check_text("owner", owner)
 
     def took(row: Row) -> tuple[Grant, int]:
         return Grant(Token(job_id, row[0], owner), instant(row[1])), row[2]
@@ -67,6 +68,7 @@ def reacquire_above(
         UPDATE {TABLE} SET generation = {above}, owner = CAST(:fresh AS text), lease_until = {d.until}
           FROM held WHERE job_id = mine
         RETURNING generation, {d.lease_until}, {d.durable}"""
+    owner = check_text("owner", owner)
 
     def took(row: Row) -> Grant | None:
         return Grant(Token(token.job_id, row[0], owner), instant(row[1]))
