@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,11 @@ class ByHand:
         self.sent.append([token.job_id for token, _ in wanted])
         return self.bend(self.store.renew_many(wanted))
 
+    def tell(self) -> None:
+        """What the threads that watch and tell do when they wake up."""
+        self.heartbeat.look()
+        self.heartbeat.tell()
+
     def hold(self, job_id: str = JOB, interval: float = 10.0) -> tuple[Lease, Tenure]:
         """Acquire, and have the heartbeat renew it."""
         tenure = Tenure(self.store.acquire(job_id, "a:1", TTL), self.clock(), TTL, self.clock)
@@ -108,7 +114,7 @@ def test_an_error_is_not_a_loss(hand: ByHand, losses: Any) -> None:
     for _ in range(9):
         hand.clock.advance(3)
         hand.heartbeat.beat()
-        hand.heartbeat.tell()
+        hand.tell()
     assert len(hand.sent) >= 5
     assert losses.heard == []
     assert lease.token.generation == 1
@@ -117,7 +123,7 @@ def test_an_error_is_not_a_loss(hand: ByHand, losses: Any) -> None:
     hand.heartbeat.beat()
     assert len(hand.sent) == sent
     for _ in range(2):
-        hand.heartbeat.tell()
+        hand.tell()
     assert [(told, type(error)) for told, error in losses.heard] == [(lease, LeaseLost)]
     assert lease.lost.is_set()
 
@@ -127,7 +133,7 @@ def test_a_success_past_the_term_is_given_back(hand: ByHand, losses: Any) -> Non
 
     def late(answer: Renewals) -> Renewals:
         hand.clock.advance(21)
-        hand.heartbeat.tell()
+        hand.tell()
         return answer
 
     lease, _ = hand.hold()
@@ -156,7 +162,7 @@ def test_a_renewal_in_flight_does_not_revive_what_is_released(hand: ByHand, loss
     assert hand.store.get(JOB).owner is None
     hand.clock.advance(10)
     hand.heartbeat.beat()
-    hand.heartbeat.tell()
+    hand.tell()
     assert len(hand.sent) == 1
     assert losses.heard == []
 
@@ -175,7 +181,7 @@ def test_a_completion_in_flight_is_not_taken_for_a_loss(hand: ByHand, losses: An
         hand.store.acquire(JOB, "b:2", TTL)
     hand.clock.advance(10)
     hand.heartbeat.beat()
-    hand.heartbeat.tell()
+    hand.tell()
     assert len(losses.heard) == (0 if commits else 1)
     with pytest.raises(LeaseLost):
         _ = lease.token
@@ -193,7 +199,7 @@ def test_who_comes_after_a_release_of_the_callers_is_no_loss(
     hand.clock.advance(10)
     hand.bend = lambda answer: (hand.clock.advance(passes), answer)[1]
     hand.heartbeat.beat()
-    hand.heartbeat.tell()
+    hand.tell()
     assert len(losses.heard) == heard
     assert tenure.remaining() == 0.0
 
@@ -209,7 +215,7 @@ def test_an_end_that_was_rolled_back_excuses_no_later_loss(hand: ByHand, losses:
     hand.store.reopen(JOB)
     hand.clock.advance(10)
     hand.heartbeat.beat()
-    hand.heartbeat.tell()
+    hand.tell()
     assert [told for told, _ in losses.heard] == [lease]
 
 
@@ -241,7 +247,7 @@ def test_a_renewal_sent_before_a_release_says_nothing_of_it(hand: ByHand, losses
     hand.bend = lambda answer: answer
     hand.clock.advance(10)
     hand.heartbeat.beat()
-    hand.heartbeat.tell()
+    hand.tell()
     assert losses.heard == []
 
 
@@ -253,7 +259,7 @@ def test_a_loss_is_seen_and_told(hand: ByHand, losses: Any) -> None:
     hand.store.acquire(JOB, "b:2", TTL)
     hand.clock.advance(10)
     hand.heartbeat.beat()
-    hand.heartbeat.tell()
+    hand.tell()
     assert [told for told, _ in losses.heard] == [lease]
     assert other.remaining() == pytest.approx(TTL - 0.6)
 
@@ -264,7 +270,7 @@ def test_an_operators_release_is_a_loss(hand: ByHand, losses: Any) -> None:
     hand.store.reopen(JOB)
     hand.clock.advance(10)
     hand.heartbeat.beat()
-    hand.heartbeat.tell()
+    hand.tell()
     assert [told for told, _ in losses.heard] == [lease]
 
 
@@ -279,7 +285,7 @@ def test_a_skipped_row_is_tried_again_soon(hand: ByHand, losses: Any) -> None:
     hand.clock.advance(3)
     hand.heartbeat.beat()
     assert lease.remaining() == pytest.approx(TTL - 0.6)
-    hand.heartbeat.tell()
+    hand.tell()
     assert losses.heard == []
 
 
@@ -298,7 +304,7 @@ def test_a_failing_callback_does_not_keep_others_from_being_told(
     for job_id in ("one", "two"):
         hand.hold(job_id)
     hand.clock.advance(TTL)
-    hand.heartbeat.tell()
+    hand.tell()
     assert told == ["one", "two"]
     assert caplog.text.count("on_lost failed") == 2
 
@@ -402,6 +408,37 @@ def test_a_takeover_is_told_once_on_the_heartbeats_thread(
         thread.join(20)
     assert [told for told, _ in losses.heard] == [lease]
     assert losses.threads == ["sinkfence-heartbeat"]
+
+
+def test_a_callback_that_takes_its_time_keeps_no_other_loss_waiting(leases_of: Callable[..., Leases]) -> None:
+    """`lost` is set at each lease's own time, while on_lost of another is still at work."""
+    go, began, told = threading.Event(), threading.Event(), []
+
+    def on_lost(lease: Lease, error: Exception) -> None:
+        began.set()
+        go.wait()
+        told.append(lease.job_id)
+
+    class Gone(MemoryStore):
+        def renew_many(self, wanted: Sequence[tuple[Token, float]]) -> Renewals:
+            raise ConnectionResetError
+
+    leases = leases_of(Gone(), ttl=60.0, on_lost=on_lost)
+    try:
+        with (
+            suppress(LeaseLost),
+            leases.hold("one", ttl=0.1) as one,
+            leases.hold("two", ttl=0.5) as two,
+        ):
+            assert one.lost.wait(20)
+            assert began.wait(20)
+            assert two.lost.wait(20)
+            assert told == []
+    finally:
+        go.set()
+    for thread in threads():
+        thread.join(20)
+    assert told == ["one", "two"]
 
 
 def test_a_store_out_of_reach_is_a_loss_by_the_terms_end(

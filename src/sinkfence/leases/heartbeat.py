@@ -1,8 +1,8 @@
 """The heartbeat: renews the leases of one `Leases` in batches, and tells when one is lost.
 
-It is two threads, so that neither waits for the other: one sends renewals and may be held up by the
-store; one watches the terms and runs the callbacks, and may be held up by those. Both end when there is
-nothing left to do.
+It is three threads, so that none waits for another: one sends renewals and may be held up by the store; one
+watches the terms; one runs the callbacks, and may be held up by those. Each ends when it has nothing left
+to do.
 
 A batch is sent on a thread of its own. Should one server process stand still, the thread is left behind
 with its connection, and the next batch goes over a new one, while the terms still run.
@@ -59,21 +59,25 @@ class Heartbeat(Generic[L]):
         self._left_behind = 0
         self._renewing: threading.Thread | None = None
         self._watching: threading.Thread | None = None
+        self._telling: threading.Thread | None = None
         # Until when each of the two sleeps, 0.0 while it is awake: waking both for each of thousands is dear.
         self._renews_at = self._watches_at = 0.0
 
     def add(self, tenure: Tenure, interval: float) -> None:
         """Renew this one every `interval` seconds from now on, until it ends."""
         with self._changed:
-            # Closed by another thread before it was added: `ended` has been here already, and nobody would
-            # take it out again. An end that comes from now on waits for this lock.
-            if tenure.end is not None:
-                return
             now = self._clock()
             self._beating[tenure] = _Beat(interval, now + interval)
+            # Closed by another thread before it was added: `ended` has been here already, and nobody would
+            # take it out again. An end that comes from now on waits for this lock; or it is this thread's, in
+            # a signal's handler, and then finds what was added.
+            if tenure.end is not None:
+                self._beating.pop(tenure, None)
+                return
             if not _runs(self._renewing):
                 self._renewing = self._start(self._renew)
-            self._ensure_watching()
+            if not _runs(self._watching):
+                self._watching = self._start(self._watch)
             if now + interval < self._renews_at or now + tenure.remaining() < self._watches_at:
                 self._changed.notify_all()
 
@@ -83,8 +87,14 @@ class Heartbeat(Generic[L]):
             self._beating.pop(tenure, None)
             if loss is not None and self._on_lost is not None:
                 self._losses.append((lease, loss))
-                self._ensure_watching()
-            if self._losses or not self._beating:
+                if not _runs(self._telling):
+                    try:
+                        self._telling = self._start(self._tell)
+                    except (
+                        RuntimeError
+                    ) as error:  # too many threads, or Python ends; the next loss tries again
+                        log.error("on_lost of job %r has to wait: %s", lease.job_id, error)
+            if not self._beating:
                 self._changed.notify_all()
 
     def beat(self) -> None:
@@ -152,12 +162,15 @@ class Heartbeat(Generic[L]):
             elif token in answer.lost:
                 tenure.gone(answer.lost[token], settled=False)
 
-    def tell(self) -> None:
-        """End what has run out, and run the callbacks of what was lost."""
+    def look(self) -> None:
+        """End what has run out."""
         with self._changed:
             over = [tenure for tenure in self._beating if tenure.remaining() <= 0]
         for tenure in over:
             tenure.expire()
+
+    def tell(self) -> None:
+        """Run the callbacks of what was lost, one after the other."""
         while self._losses:
             lease, loss = self._losses.popleft()
             try:
@@ -169,7 +182,7 @@ class Heartbeat(Generic[L]):
     def stop(self, timeout: float) -> None:
         """Wait, for `timeout` seconds at most, for the threads to end; what was added has ended before."""
         until = self._clock() + timeout
-        for thread in (self._renewing, self._watching):
+        for thread in (self._renewing, self._watching, self._telling):
             if thread is not None and thread is not threading.current_thread():
                 thread.join(max(until - self._clock(), 0.0))
 
@@ -186,10 +199,6 @@ class Heartbeat(Generic[L]):
                 self._store.release(tenure.token)
         except Exception as error:  # noqa: BLE001 - it runs out by itself
             log.warning("a renewal that came too late could not be released: %s", error)
-
-    def _ensure_watching(self) -> None:
-        if not _runs(self._watching):
-            self._watching = self._start(self._watch)
 
     @staticmethod
     def _start(run: Callable[[], None]) -> threading.Thread:
@@ -216,16 +225,24 @@ class Heartbeat(Generic[L]):
     def _watch(self) -> None:
         while True:
             with self._changed:
-                while not self._losses:
-                    if not self._beating:
-                        self._watching = None
-                        return
+                while self._beating:
                     wait = min(tenure.remaining() for tenure in self._beating)
                     if wait <= 0:
                         break
                     self._watches_at = self._clock() + wait
                     self._changed.wait(min(wait, LONGEST_WAIT))
                     self._watches_at = 0.0
+                else:
+                    self._watching = None
+                    return
+            self._whatever_comes(self.look)
+
+    def _tell(self) -> None:
+        while True:
+            with self._changed:
+                if not self._losses:
+                    self._telling = None
+                    return
             self._whatever_comes(self.tell)
 
     def _whatever_comes(self, work: Callable[[], None]) -> None:

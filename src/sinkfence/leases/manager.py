@@ -40,7 +40,8 @@ class Leases:
         ttl: how long a lease holds without renewal: a timedelta or seconds, from 0.05 s to 30 days.
         heartbeat: seconds between renewals by `hold`: less than half of the ttl, a third by default.
         owner: a label for people that begins each owner value; host and pid by default.
-        on_lost: called as `on_lost(lease, error)`, once per lost lease, on a thread of the heartbeat.
+        on_lost: called as `on_lost(lease, error)`, once per lost lease, one after the other, on a
+            thread of the heartbeat.
 
     Raises:
         TypeError, ValueError: an argument out of range. Nothing was opened.

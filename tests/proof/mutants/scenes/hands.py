@@ -91,6 +91,7 @@ class Hand(Scene):
         due = [beat.due for beat in self.heartbeat._beating.values()]
         if due and min(due) <= self.clock():
             self.heartbeat.beat()
+        self.heartbeat.look()
         self.heartbeat.tell()
 
     def passes(self, seconds: float) -> None:

@@ -191,6 +191,7 @@ def late_renewal(scene: Hand) -> None:
 
     def late(answer: Renewals) -> Renewals:
         scene.clock.advance(TTL - 3.0)
+        scene.heartbeat.look()
         scene.heartbeat.tell()
         return answer
 
