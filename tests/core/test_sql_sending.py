@@ -271,3 +271,49 @@ def test_an_altered_table_makes_no_loop_fail(
         await store.close()
 
     asyncio.run(main())
+
+
+DEMOTE = "SET default_transaction_read_only = on"
+
+
+def test_a_demoted_server_makes_no_call_fail(pg: SqlStore) -> None:
+    """After a switchover the old primary only refuses to write: all connections are made anew."""
+    token = pg.acquire(JOB, "a:1", 30.0).token
+    pg.check()
+    with ExitStack() as stack:
+        for engine in pg._here().work, pg._here().beats:
+            for held in [stack.enter_context(engine.connect()) for _ in range(STALE)]:
+                held.exec_driver_sql(DEMOTE)
+    assert pg.renew_many([(token, 30.0)]).renewed.keys() == {token}
+    pg.release(token)
+    assert pg.acquire(JOB, "b:2", 30.0).token.generation == 2
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+def test_a_demoted_server_makes_no_loop_fail(pg_url: str, driver: str) -> None:
+    """The same of the connections of an event loop."""
+
+    async def main() -> None:
+        store = sql_aio.SqlStore(pg_url.replace("postgresql:", f"postgresql+{driver}:"))
+        token = (await store.acquire(JOB, "a:1", 30.0)).token
+        (engine,) = store._engines.values()
+        async with AsyncExitStack() as stack:
+            for held in [await stack.enter_async_context(engine.connect()) for _ in range(STALE)]:
+                await held.exec_driver_sql(DEMOTE)
+        await store.release(token)
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_where_nobody_may_write_the_database_says_so(
+    pg: SqlStore, pg_url: str, admin: psycopg.Connection
+) -> None:
+    """A standby, or a database that is only read from: its own error, after a few connections."""
+    name = admin.info.dbname
+    admin.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    try:
+        with pytest.raises(sa.exc.DBAPIError, match="read-only"):
+            pg.acquire(JOB, "a:1", 30.0)
+    finally:
+        admin.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")

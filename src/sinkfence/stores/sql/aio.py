@@ -179,7 +179,7 @@ class SqlStore:
                         except DBAPIError as error:
                             if sqlstate(error) in UNPREPARED:
                                 await connection.invalidate(error)
-                            if sqlstate(error) == OUTDATED:  # those of the others, too
+                            if sqlstate(error) in OUTDATED:  # those of the others, too
                                 await self._engines[key].dispose()
                             raise
 

@@ -12,9 +12,10 @@ from sqlalchemy.exc import DBAPIError
 
 from sinkfence.stores.sql.dialects import Query, Row
 
-OUTDATED: Final = "0A000"
-"""A prepared statement's rows would be other ones by now: somebody has altered the table."""
-UNPREPARED: Final = {"26000", "42P05", OUTDATED}
+OUTDATED: Final = {"0A000", "25006"}
+"""A prepared statement's rows would be other ones by now: somebody has altered the table. Or this server may
+only be read from: where it was the primary, a new connection leads to the one that is it now."""
+UNPREPARED: Final = {"26000", "42P05"} | OUTDATED
 """There is no such prepared statement, or one already: somebody has meddled with the session. Or it is
 outdated. The server says so before it executes anything, and would say so to psycopg again and again."""
 _CURSOR: Final = "sinkfence.cursor"
@@ -79,13 +80,14 @@ def _cursor(connection: sa.Connection, query: Query) -> Any:
 def _translated(connection: sa.Connection, query: Query, error: Exception) -> BaseException:
     """Return SQLAlchemy's error for one of psycopg's. What has ended this connection has ended the others.
 
-    And who has altered the table has done so for all of them, which may be more than there are attempts.
+    And who has altered the table, or demoted the server, has done so for all of them, which may be more than
+    there are attempts.
     """
     dialect = connection.dialect
     ended = dialect.is_disconnect(error, connection.connection.driver_connection, None)  # type: ignore[arg-type]
     if ended or sqlstate(error) in UNPREPARED:
         connection.invalidate(error)
-    if ended or sqlstate(error) == OUTDATED:
+    if ended or sqlstate(error) in OUTDATED:
         connection.engine.dispose()
     return DBAPIError.instance(
         query.sql,
