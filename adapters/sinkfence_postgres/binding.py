@@ -29,9 +29,10 @@ def bind(target: Bound, bearer: Bearer) -> Bound:
     trip, whether the guard is there still: COMMIT or ROLLBACK may have been sent by other means. Where its
     COMMIT is refused, the error is what it means, and the bearer is told. What was refused must be rolled
     back before the session or connection takes anything else.
-    This can't be undone: make a sessionmaker for each lease, and drop it with the lease.
-    Bind a copy of an engine, `bind(engine.execution_options(), lease)`: it shares the pool. Arming and the
-    lease store use autocommit, which a bound engine refuses.
+    This can't be undone: bind one for each lease, and drop it with the lease. Of an engine that is a copy,
+    `bind(engine.execution_options(), lease)`: it shares the pool, and `Session(copy)` is guarded by it.
+    Arming and the lease store use autocommit, which a bound engine refuses. Where leases come and go, bind
+    copies and no sessionmakers: of each of those SQLAlchemy keeps some entries while the process lives.
 
     Args:
         target: a SQLAlchemy sessionmaker or Engine.

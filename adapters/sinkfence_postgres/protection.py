@@ -25,10 +25,11 @@ def protect(
     """Have the table refuse, from the commit on, what is written to it without a guard, by any client.
 
     Triggers see to it: for INSERT, UPDATE, DELETE, TRUNCATE, COPY, MERGE, for what comes through views and
-    cascades, and for each partition, of which later ones get all but TRUNCATE by their own name, and for
-    each table that INHERITS, of which later ones get none: protect again (`doctor` tells). In an open transaction the caller commits. To repeat it is harmless; called otherwise, it
-    replaces what was there. It takes the table's owner, waits for writers under way, and lets new ones wait
-    meanwhile: set lock_timeout. It doesn't look at the rows that are there.
+    cascades, and for each partition, of which later ones get all but TRUNCATE by their own name. A table that
+    comes later and INHERITS gets none: protect again (`doctor` tells). In an open transaction the caller
+    commits. To repeat it is harmless; called otherwise, it replaces what was there. It takes the table's
+    owner, waits for writers under way, and lets new ones wait meanwhile: set lock_timeout. It doesn't look at
+    the rows that are there.
 
     It fences staleness, not malice: the table's owner can disable triggers, and neither a superuser nor
     session_replication_role = replica (logical replication, a restore) is stopped.

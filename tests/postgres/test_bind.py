@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 
 import pytest
 import sqlalchemy as sa
@@ -236,6 +237,32 @@ def test_a_lease_has_a_sessionmaker_of_its_own(db, token):
         with bind(orm.sessionmaker(engine), token(1)).begin() as session:
             session.execute(INSERT.values(note="new"))
     assert db.notes() == ["new"]
+
+
+def test_a_copy_of_the_engine_guards_sessions_and_leaves_nothing_behind(db, token, holder):
+    """A process that has one lease after another binds a copy for each, and doesn't grow."""
+    db.arm(token())
+
+    def turn(engine, bearer, between=lambda: None):
+        with orm.Session(bind(engine.execution_options(), bearer)) as session, session.begin():
+            session.add(Entry(note="row"))
+            session.flush()
+            between()
+
+    def objects():
+        gc.collect()
+        return len(gc.get_objects())
+
+    with db.engine() as engine:
+        [turn(engine, token()) for _ in range(3)]
+        before = objects()
+        [turn(engine, token()) for _ in range(50)]
+        assert objects() - before < 50
+        late = holder(token())
+        with pytest.raises(StaleToken):
+            turn(engine, late, lambda: db.arm(token(1)))
+        assert [type(error) for error in late.heard] == [StaleToken]
+    assert len(db.notes()) == 53
 
 
 def test_savepoints_are_part_of_the_guarded_transaction(db, token):
