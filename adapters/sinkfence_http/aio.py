@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from sinkfence.errors import NotArmed, StaleToken
-from sinkfence.sinks import AsyncGate, AsyncReplay, State, Watch
+from sinkfence.sinks import AsyncGate, AsyncReplay, RequestState, Watch
 from sinkfence.tokens import Token
 from sinkfence_http import dooronly, verifiers, wire
 from sinkfence_http.answers import STALE, Refused
@@ -159,7 +159,7 @@ class HostClaim:
     def __init__(self, claim: host_replay.HostClaim, threads: Threads) -> None:
         self._claim = claim
         self._threads = threads
-        self.state: State = claim.state
+        self.state: RequestState = claim.state
         self.answer: str | None = claim.answer
 
     async def keep(self, answer: str) -> None:

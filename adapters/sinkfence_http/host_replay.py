@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sinkfence.errors import StaleToken
-from sinkfence.sinks import State
+from sinkfence.sinks import RequestState
 from sinkfence.tokens import Token
 from sinkfence_http import files
 
@@ -55,7 +55,7 @@ class HostReplay:
             state = self._state(token, fingerprint, row)
             if state != "run":
                 return HostClaim(self._folder, key, state, answer=row[3] if row else None)
-            attempt = Attempt(self._folder)
+            attempt = AttemptFile(self._folder)
             try:
                 db.execute(
                     "insert into record (key, fingerprint, generation, attempt) values (?, ?, ?, ?)"
@@ -68,7 +68,7 @@ class HostReplay:
                 raise
             return HostClaim(self._folder, key, state, attempt=attempt)
 
-    def _state(self, token: Token, fingerprint: str, row: Any) -> State:
+    def _state(self, token: Token, fingerprint: str, row: Any) -> RequestState:
         if row is None:
             return "run"
         known, generation, attempt, answer = row
@@ -80,7 +80,7 @@ class HostReplay:
             raise StaleToken(token, generation)
         if generation < token.generation:
             return "run"
-        return "in-progress" if Attempt.runs(self._folder, attempt) else "unknown"
+        return "in-progress" if AttemptFile.runs(self._folder, attempt) else "unknown"
 
 
 class HostClaim:
@@ -90,12 +90,12 @@ class HostClaim:
         self,
         folder: Path,
         key: str,
-        state: State,
+        state: RequestState,
         *,
         answer: str | None = None,
-        attempt: Attempt | None = None,
+        attempt: AttemptFile | None = None,
     ) -> None:
-        self.state: State = state
+        self.state: RequestState = state
         self.answer = answer
         self._folder = folder
         self._key = key
@@ -128,7 +128,7 @@ class HostClaim:
             db.commit()
 
 
-class Attempt:
+class AttemptFile:
     """A file that is locked for as long as an attempt runs: a process that is killed lets go of it, too."""
 
     def __init__(self, folder: Path) -> None:

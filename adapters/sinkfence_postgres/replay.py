@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sinkfence.sinks import State
+from sinkfence.sinks import RequestState
 from sinkfence.tokens import Token
 from sinkfence_postgres import asking, connections, statements
 from sinkfence_postgres.statements import Query
@@ -16,7 +16,7 @@ from sinkfence_postgres.transactions import Attempt, translating
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class AnswerEntry:
     """The ledger's entry for one request, as statements: looked for first, inserted with the answer."""
 
     token: Token
@@ -28,7 +28,9 @@ class Record:
         call = "SELECT free, fingerprint, answer FROM sinkfence.claim(:job_id, :generation, :owner, :key)"
         return Query(call, {**statements.named(self.token), "key": self.key})
 
-    def read(self, free: bool, fingerprint: str | None, answer: str | None) -> tuple[State, str | None]:
+    def read(
+        self, free: bool, fingerprint: str | None, answer: str | None
+    ) -> tuple[RequestState, str | None]:
         """Return what the answer to `find` says."""
         if fingerprint is None:
             return ("run" if free else "in-progress"), None
@@ -72,7 +74,7 @@ class Replay:
     @contextmanager
     def claim(self, token: Token, key: str, fingerprint: str) -> Generator[Claim]:
         """As `sinkfence.sinks.Replay.claim`."""
-        record = Record(token, key, fingerprint)
+        record = AnswerEntry(token, key, fingerprint)
         with ExitStack() as held:
             conn = held.enter_context(self._own())
             block = held.enter_context(ExitStack())
@@ -102,8 +104,10 @@ class Replay:
 class Claim:
     """One request's hold of its record: the transaction that has locked it."""
 
-    def __init__(self, record: Record, conn: Any, block: ExitStack, state: State, answer: str | None) -> None:
-        self.state: State = state
+    def __init__(
+        self, record: AnswerEntry, conn: Any, block: ExitStack, state: RequestState, answer: str | None
+    ) -> None:
+        self.state: RequestState = state
         self.answer = answer
         self._record = record
         self._conn = conn

@@ -11,8 +11,8 @@ from pathlib import Path
 from rich.console import Console
 
 from sinkfence_trials.checker import check
-from sinkfence_trials.demo.record import Record
 from sinkfence_trials.demo.show import show
+from sinkfence_trials.demo.telling import Telling
 from sinkfence_trials.timeline.picture import picture
 from sinkfence_trials.timeline.plan import NARROW
 from sinkfence_trials.timeline.reading import read
@@ -44,11 +44,11 @@ def drawing(run: Run, name: str) -> str:
 
 def played(*, fenced: bool) -> Run:
     """Play the story, and return what there is to draw."""
-    record = Record()
-    code = show(Console(), fenced=fenced, record=record)
+    telling = Telling()
+    code = show(Console(), fenced=fenced, telling=telling)
     if code:
         sys.exit(code)
-    events = record.history()
+    events = telling.history()
     return read(events, check(events))
 
 

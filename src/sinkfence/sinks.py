@@ -109,7 +109,7 @@ class AsyncGate(Protocol):
     def enter(self, token: Token) -> AbstractAsyncContextManager[Watch]: ...
 
 
-State = Literal["run", "answered", "reused", "in-progress", "unknown"]
+RequestState = Literal["run", "answered", "reused", "in-progress", "unknown"]
 """What is known of a request that may be a repetition: nothing, so that it must be run; its answer; that its
 key was used for another request; that it runs at present; that its attempt ended, and nobody knows how."""
 
@@ -118,7 +118,7 @@ class Claim(Protocol):
     """One request's hold of the record under its idempotency key."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> RequestState:
         """What the record said."""
         ...
 
@@ -164,7 +164,7 @@ class AsyncClaim(Protocol):
     """A `Claim` for an event loop."""
 
     @property
-    def state(self) -> State: ...
+    def state(self) -> RequestState: ...
     @property
     def answer(self) -> str | None: ...
     async def keep(self, answer: str) -> None: ...

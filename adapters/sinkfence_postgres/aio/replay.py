@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from sinkfence.sinks import State
+from sinkfence.sinks import RequestState
 from sinkfence.tokens import Token
 from sinkfence_postgres import asking, connections, statements
 from sinkfence_postgres.aio.connections import run
-from sinkfence_postgres.replay import Record, positive
+from sinkfence_postgres.replay import AnswerEntry, positive
 from sinkfence_postgres.transactions import Attempt, translating
 
 
@@ -24,7 +24,7 @@ class Replay:
     @asynccontextmanager
     async def claim(self, token: Token, key: str, fingerprint: str) -> AsyncGenerator[Claim]:
         """As `sinkfence.sinks.Replay.claim`."""
-        record = Record(token, key, fingerprint)
+        record = AnswerEntry(token, key, fingerprint)
         async with AsyncExitStack() as held:
             conn = await held.enter_async_context(self._own())
             detached: list[Any] = []
@@ -73,9 +73,9 @@ class Claim:
     """As `sinkfence_postgres.replay.Claim`."""
 
     def __init__(
-        self, record: Record, conn: Any, block: AsyncExitStack, state: State, answer: str | None
+        self, record: AnswerEntry, conn: Any, block: AsyncExitStack, state: RequestState, answer: str | None
     ) -> None:
-        self.state: State = state
+        self.state: RequestState = state
         self.answer = answer
         self._record = record
         self._conn = conn

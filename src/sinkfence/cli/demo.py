@@ -40,12 +40,12 @@ def demo(
     need(NEEDS, "demo")
     import rich.console
 
-    from sinkfence_trials.demo.record import Record
     from sinkfence_trials.demo.show import draw, show
+    from sinkfence_trials.demo.telling import Telling
 
-    record = Record()
-    code = show(rich.console.Console(highlight=False), fenced=not unfenced, record=record)
-    if timeline is not None and record.events:
-        draw(timeline, record, fenced=not unfenced)
+    telling = Telling()
+    code = show(rich.console.Console(highlight=False), fenced=not unfenced, telling=telling)
+    if timeline is not None and telling.events:
+        draw(timeline, telling, fenced=not unfenced)
         typer.echo(f"\nThe timeline: {timeline}")
     raise typer.Exit(code)

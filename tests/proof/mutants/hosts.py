@@ -90,7 +90,7 @@ HOSTS: tuple[Mutant, ...] = (
         "hosts.repeated",
         "D4",
         "a handler that died after it had paid pays once more for the same owner",
-        (Edit(KEPT, '"in-progress" if Attempt.runs(self._folder, attempt) else "unknown"', '"run"'),),
+        (Edit(KEPT, '"in-progress" if AttemptFile.runs(self._folder, attempt) else "unknown"', '"run"'),),
     ),
     Mutant(
         "another request given the answer",

@@ -14,9 +14,9 @@ from sinkfence_trials.checker import check
 from sinkfence_trials.demo.narrator import Narrator
 from sinkfence_trials.demo.places import JOB
 from sinkfence_trials.demo.process import ProcessFailed
-from sinkfence_trials.demo.record import Record
 from sinkfence_trials.demo.stage import stage
 from sinkfence_trials.demo.story import Story
+from sinkfence_trials.demo.telling import Telling
 from sinkfence_trials.servers.supervised import ServerError
 
 AS_EXPECTED: Final = 0
@@ -40,10 +40,10 @@ DAMAGE: Final = (
 )
 
 
-def show(console: Console, *, fenced: bool = True, record: Record | None = None) -> int:
+def show(console: Console, *, fenced: bool = True, telling: Telling | None = None) -> int:
     """Tell the story on a console, and return the exit code; whatever happens, nothing stays behind.
 
-    What happened is added to `record`.
+    What happened is added to `telling`.
 
     Returns:
         0 if all was as it has to be: with the checks, the stale effects refused and nothing else; without
@@ -54,7 +54,7 @@ def show(console: Console, *, fenced: bool = True, record: Record | None = None)
     try:
         with stage(narrator, fenced=fenced) as built:
             narrator.title(TITLE.format(job=JOB, how=CHECKS if fenced else CHECKS_NOT))
-            verdict = Story(built, narrator, record or Record()).play()
+            verdict = Story(built, narrator, telling or Telling()).play()
         narrator.judge(verdict, *((SAFE, "bold green") if fenced else (DAMAGE, "bold red")))
     except ProcessFailed as failed:
         return complain(f"the story could not be told to its end: {failed}", NOT_AS_EXPECTED)
@@ -65,9 +65,9 @@ def show(console: Console, *, fenced: bool = True, record: Record | None = None)
     return AS_EXPECTED if verdict.good else NOT_AS_EXPECTED
 
 
-def draw(path: Path, record: Record, *, fenced: bool) -> None:
+def draw(path: Path, telling: Telling, *, fenced: bool) -> None:
     """Write the page of a story."""
-    events = record.history()
+    events = telling.history()
     how = "with sinkfence" if fenced else "without checks"
     timeline.write(path, events, check(events), f"A paused worker comes back, {how}")
 

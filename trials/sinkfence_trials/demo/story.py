@@ -13,9 +13,9 @@ from sinkfence_trials.demo.effects import ACCEPTED, EFFECTS, NEW, OLD, REFUSED
 from sinkfence_trials.demo.narrator import Narrator
 from sinkfence_trials.demo.places import BILLS, JOB
 from sinkfence_trials.demo.process import PATIENCE, Process, ProcessFailed
-from sinkfence_trials.demo.record import Record
 from sinkfence_trials.demo.stage import Stage
 from sinkfence_trials.demo.state import READ, store_clock
+from sinkfence_trials.demo.telling import Telling
 from sinkfence_trials.demo.verdict import Verdict
 
 OPEN: Final = """
@@ -28,7 +28,7 @@ class Story:
 
     stage: Stage
     narrator: Narrator
-    record: Record
+    telling: Telling
     verdict: Verdict = field(default_factory=Verdict)
 
     def play(self) -> Verdict:
@@ -55,7 +55,7 @@ class Story:
     def acquire(self, worker: Process, generation: int) -> None:
         """Hear that a worker has acquired the job."""
         heard = worker.hear("acquired")
-        self.record.acquired(worker.name, heard, armed=self.stage.fenced)
+        self.telling.acquired(worker.name, heard, armed=self.stage.fenced)
         got = heard["generation"]
         self.verdict.check(f"{worker.name} acquires {JOB} as generation {generation}", got == generation, got)
         arms = ", arms its three sinks" if self.stage.fenced else ""
@@ -66,7 +66,7 @@ class Story:
         self.stage.begin(a, stopped=True)
         a.hear("asks")
         self.acquire(a, OLD)
-        self.record.granted(a.name, "renew", a.hear("renewed"))
+        self.telling.granted(a.name, "renew", a.hear("renewed"))
         under_way = {a.hear("under way")["effect"], a.hear("under way")["effect"]}
         with psycopg.connect(self.stage.places.ledger) as conn:
             (transactions,) = conn.execute(OPEN, (a.name,)).fetchone() or (0,)
@@ -77,7 +77,7 @@ class Story:
         if not self.stage.network.held.wait(PATIENCE):
             raise ProcessFailed(f"{a.name} has sent no request")
         self.narrator.tell("network", f"holds {a.name}'s request to the service")
-        self.record.stop("invoke")
+        self.telling.stop("invoke")
         a.stop()
         self.narrator.tell(a.name, "is STOPPED (SIGSTOP); its lease runs out", "bold")
 
@@ -98,7 +98,7 @@ class Story:
 
     def go_on(self, a: Process) -> None:
         """Continue worker A, whose effects arrive late."""
-        self.record.stop("ok")
+        self.telling.stop("ok")
         a.go_on()
         self.narrator.tell(a.name, "is CONTINUED (SIGCONT), and knows of nothing", "bold")
         self.stage.network.release()
@@ -114,10 +114,10 @@ class Story:
             heard = worker.hear("outcome")
             name, outcome = heard["effect"], heard["outcome"]
             if name == "completion":
-                self.record.completed(worker.name, heard, store_clock(self.stage))
+                self.telling.completed(worker.name, heard, store_clock(self.stage))
             else:
                 there = str(BILLS[worker.name].amount) in READ[name](self.stage)
-                self.record.wrote(worker.name, heard, there=there)
+                self.telling.wrote(worker.name, heard, there=there)
             refused = outcome.startswith(REFUSED)
             if refused and name == "request":
                 # The answer as it was on the wire: that shows better than the sender who refused.

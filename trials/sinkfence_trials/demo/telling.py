@@ -24,7 +24,7 @@ Word = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Record:
+class Telling:
     """The history of one telling."""
 
     events: list[Event] = field(default_factory=list[Event])
