@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -23,6 +24,7 @@ from sinkfence import Leases
 from sinkfence.errors import Conflict, JobCompleted, LeaseHeld, LeaseLost, NotEnforced, OutcomeUnknown
 from sinkfence.grants import Grant
 from sinkfence.stores.sql import SqlStore, dialects, statements
+from sinkfence.stores.sql import aio as sql_aio
 from sinkfence.tokens import Token
 
 JOB = "invoice-42"
@@ -553,6 +555,26 @@ def test_sqlites_file_is_locked_by_no_pause_between_statements(lite: SqlStore) -
     lite.release(token)
     assert len([sql for sql in sent if "INSERT" in sql or "UPDATE" in sql]) == 4
     assert not [sql for sql in sent if sql.startswith(("BEGIN", "COMMIT"))]
+
+
+@pytest.mark.parametrize("name", ["leases.db", "file:leases.db?uri=true", "file:./leases.db?uri=true"])
+@pytest.mark.parametrize("driver", ["sqlite", "sqlite+aiosqlite"])
+def test_sqlites_file_is_where_it_was_named(
+    open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str, name: str
+) -> None:
+    """A relative path is read once: a child that changed its directory counts in the same file."""
+    here, elsewhere = tmp_path / "a %20 b", tmp_path / "elsewhere"
+    for directory in elsewhere, here:
+        directory.mkdir()
+        monkeypatch.chdir(directory)
+        open_store("sqlite:///leases.db").create_schema()
+    url = f"{driver}:///{name}"
+    store = open_store(url) if driver == "sqlite" else sql_aio.SqlStore(url).sync
+    monkeypatch.chdir(elsewhere)
+    store.raise_above(JOB, 7)
+    store.close()
+    whole = sa.URL.create("sqlite", database=str(here / "leases.db"))
+    assert open_store(whole).get(JOB).generation == 7
 
 
 @pytest.mark.parametrize("query", ["host=/tmp&password=secret-word", "sslpassword=secret-word"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -79,9 +81,22 @@ def like(pool: sa.Pool, spare: int = 0) -> sa.Pool:
 
 
 def full(source: str | sa.URL) -> sa.URL:
-    """Return a URL that names its driver."""
+    """Return a URL that names its driver, and an SQLite file by its whole path.
+
+    A child that changed its directory would count in another file.
+    """
     url = sa.make_url(source)
+    if url.get_backend_name() == "sqlite" and url.database not in {None, "", ":memory:"}:
+        return url.set(database=_absolute(str(url.database), uri="uri" in url.query))
     return url.set(drivername="postgresql+psycopg") if url.drivername in {"postgres", "postgresql"} else url
+
+
+def _absolute(database: str, *, uri: bool) -> str:
+    if not uri or not database.startswith("file:"):
+        return os.path.abspath(database)
+    path = database.removeprefix("file:")
+    # SQLite's URIs name no host here: file:/x and file:///x are whole.
+    return database if path.startswith(("/", ":memory:")) else f"file:{quote(os.getcwd())}/{path}"
 
 
 def made(create: Callable[..., T], url: sa.URL, options: Mapping[str, Any]) -> T:
