@@ -251,6 +251,43 @@ def test_a_later_partition_is_half_protected(db, orders, token, column):
     db.admin.execute(f"drop table {orders}_w")
 
 
+@pytest.mark.parametrize("kind", ["", "partition by range (id)"], ids=["table", "partitioned"])
+def test_a_column_that_was_renamed_is_told(db, token, orders, kind):
+    """Its triggers go with the column, the refusal and the doctor say what was renamed, protect mends it."""
+    name = f"{orders}_r"
+
+    def found():
+        [found] = [each for each in doctor(db.admin).findings if each.name == f"table public.{name}"]
+        return found.grade, found.says
+
+    def refusal_of(job):
+        with db.connect() as conn, pytest.raises(JobMismatch) as caught, transaction(conn, token()):
+            conn.execute(f"insert into {name} values (1, %s)", (job,))
+        return str(caught.value)
+
+    db.arm(token())
+    db.admin.execute(f"create table {name} (id int, job text) {kind}")
+    if kind:
+        db.admin.execute(f"create table {name}_1 partition of {name} for values from (0) to (9)")
+    protect(db.admin, name, job_id="job")
+    assert found() == ("ok", "protected (job_id='job')")
+    db.admin.execute(f"alter table {name} rename job to whose")
+    assert "the column that was job (it was renamed" in refusal_of("another")
+    grade, says = found()
+    assert (grade, "trigger sinkfence_insert on public." in says) == ("broken", True)
+    assert "looks at another column" in says
+    db.admin.execute(f"alter table {name} add job text")  # which the triggers do not look at
+    assert found()[0] == "broken"
+    protect(db.admin, name, job_id="job")
+    assert found()[0] == "ok"
+    db.admin.execute(f"alter table {name} drop job cascade")
+    assert found()[0] == "broken"
+    protect(db.admin, name, job_id="whose")
+    assert found() == ("ok", "protected (job_id='whose')")
+    assert 'a row of job "another"' in refusal_of("another")
+    db.admin.execute(f"drop table {name}")
+
+
 def test_heirs_are_protected_with_their_table(db, orders, token):
     """A table that INHERITS is written to through its parent, and by itself."""
     db.admin.execute(f"create table {orders}_heir () inherits ({orders})")

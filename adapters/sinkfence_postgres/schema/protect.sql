@@ -29,7 +29,10 @@
       execute made into belongs_to using new;
     end if;
     raise exception 'sinkfence: % on % touches %, and this transaction guards job %', tg_op, tg_relid::regclass,
-        case when tg_level = 'ROW' then 'a row of job ' || coalesce(to_json(belongs_to)::text, 'NULL') else 'every job' end,
+        case when tg_level <> 'ROW' then 'every job'
+             when not coalesce(to_jsonb(new), to_jsonb(old)) ? job
+               then 'a row of a job in the column that was ' || quote_ident(job) || ' (it was renamed: protect the table again)'
+             else 'a row of job ' || coalesce(to_json(belongs_to)::text, 'NULL') end,
         to_json(entry[1])
       using errcode = 'SF004', schema = tg_table_schema, table = tg_table_name, column = job,
             detail = jsonb_build_object('job_id', entry[1], 'generation', entry[2]::bigint, 'owner', entry[3],
@@ -114,11 +117,17 @@
        where w.level = 'statement' or p.by_row and not p.cloned
     ), existing as (
       select p.relid, p.name as part, t.tgname as name, t.tgenabled, t.tgparentid <> 0 as cloned,
-             t.tgfoid = k.fn and t.tgargs = k.args as fits
-        from part p join pg_trigger t on t.tgrelid = p.relid, kind k
+             t.tgfoid = k.fn and t.tgargs = k.args and not r.renamed as fits, r.renamed
+        from part p join pg_trigger t on t.tgrelid = p.relid, kind k,
+             -- a WHEN clause goes with a column that is renamed, and the name in the arguments does not
+             lateral (select job_id is not null and t.tgtype & 1 = 1 and t.tgparentid = 0 and not exists
+                        (select from pg_depend d join pg_attribute a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
+                          where d.classid = 'pg_trigger'::regclass and d.objid = t.oid and d.refclassid = 'pg_class'::regclass
+                            and d.refobjid = t.tgrelid and a.attname = job_id)) r (renamed)
        where t.tgfoid in ('sinkfence.refuse_write()'::regprocedure, 'sinkfence.count_write()'::regprocedure)
     )
-    select 1, format('trigger %I on %s is of another mode', e.name, e.part), format('drop trigger %I on %s', e.name, e.part)
+    select 1, format(case when e.renamed then 'trigger %I on %s looks at another column' else 'trigger %I on %s is of another mode' end,
+                     e.name, e.part), format('drop trigger %I on %s', e.name, e.part)
       from existing e left join wanted w on w.relid = e.relid and w.name = e.name
      where not e.cloned and (not e.fits or w.relid is null)
     union all
