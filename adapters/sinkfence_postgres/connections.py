@@ -23,6 +23,9 @@ KINDS: Final = ("psycopg:Connection", "sqlalchemy:Connection", SESSION)
 TWOPHASE: Final = "sqlalchemy:TwoPhaseTransaction"
 SCOPED: Final = ("sqlalchemy.orm:scoped_session", "sqlalchemy.ext.asyncio:async_scoped_session")
 
+DRIVERS: Final = ("psycopg", "psycopg_async", "psycopg2", "asyncpg")
+"""Of SQLAlchemy, by its names."""
+
 TWO_PHASE: Final = (
     "a prepared transaction of an owner that is gone keeps its successor from arming without end: "
     "use no two-phase commit here"
@@ -101,7 +104,17 @@ def sync(tx: Any) -> None:
 def core(tx: Any) -> sqlalchemy.Connection:
     """Return the connection of a SQLAlchemy connection or session."""
     conn: sqlalchemy.Connection = tx.connection() if is_a(tx, SESSION) else tx
+    known(conn.dialect)
     return conn
+
+
+def known(dialect: Any) -> None:
+    """Raise TypeError for a driver whose errors aren't known: its refusals would not be told as such."""
+    if dialect.driver not in DRIVERS:
+        raise TypeError(
+            f"{dialect.name}+{dialect.driver} is not supported here: "
+            "use postgresql+psycopg, postgresql+psycopg2 or, in sinkfence_postgres.aio, postgresql+asyncpg"
+        )
 
 
 def is_open(tx: Any) -> bool:

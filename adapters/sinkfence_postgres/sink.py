@@ -144,7 +144,7 @@ def checked(source: Any, *kinds: str) -> Any:
     """Return the source of connections if it is of one of the kinds.
 
     Raises:
-        TypeError: it is of none.
+        TypeError: it is of none, or an engine of another driver than psycopg, psycopg2 and asyncpg.
         ValueError: it is a connection string, and can't be read; it is not shown.
         ImportError: it is a connection string, and psycopg is not installed.
     """
@@ -159,7 +159,10 @@ def checked(source: Any, *kinds: str) -> Any:
             "with what is special in a password percent-encoded (@ is %40), or "
             "\"host=… dbname=… password='…'\"; it is not shown, for it may have a password in it"
         )
-    return connections.expect(source, *kinds)
+    connections.expect(source, *kinds)
+    if hasattr(source, "dialect"):
+        connections.known(source.dialect)
+    return source
 
 
 def readable(conninfo: str) -> bool:

@@ -178,6 +178,22 @@ def test_wrong_sources_and_connections_are_type_errors(db, token):
         asyncio.run(aio.guard(conn, token()))
 
 
+def test_another_driver_is_a_type_error(token):
+    """A driver whose errors aren't read is named at once, by the sink and wherever a connection is given."""
+    with sa.create_engine("sqlite://").connect() as conn:
+        for call in (
+            lambda: PostgresSink(conn.engine),
+            lambda: guard(conn, token()),
+            lambda: transaction(conn, token()).__enter__(),
+            lambda: sinkfence_postgres.once(conn, token(), "step", list),
+            lambda: sinkfence_postgres.install(conn),
+            lambda: sinkfence_postgres.bind(conn.engine.execution_options(), token()).connect().begin(),
+        ):
+            with pytest.raises(TypeError, match=r"sqlite\+pysqlite is not supported here: use postgresql"):
+                call()
+            conn.rollback()
+
+
 def test_the_twins_have_the_same_names_and_parameters():
     """sinkfence_postgres and sinkfence_postgres.aio differ by `async` alone."""
     assert set(sinkfence_postgres.__all__) == set(aio.__all__)
