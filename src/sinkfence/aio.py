@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from types import TracebackType
@@ -146,7 +147,10 @@ class Leases:
             until = self._clock() + check_timeout(timeout)
             await self._asking.drain(until - self._clock())
             # The heartbeat's connections release, whichever loop is gone.
-            await asyncio.to_thread(self._holders.close, max(until - self._clock(), 0.0))
+            left = max(until - self._clock(), 0.0)
+            # Not in the loop's own threads, which may all be busy.
+            thread = ThreadPoolExecutor(1, "sinkfence-closes")
+            await asyncio.get_running_loop().run_in_executor(thread, self._holders.close, left)
         finally:
             await self._store.close()
 

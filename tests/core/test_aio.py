@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -388,6 +389,24 @@ async def test_closing_shares_its_time(lite_url: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(leases._holders, "close", left.append)
     await leases.close(timeout=10)
     assert left == [3]
+
+
+@in_loop
+async def test_a_loops_threads_that_are_all_busy_keep_no_lease_waiting(async_url: str) -> None:
+    """What a user has the loop's threads do may wait for a lease: the store does without them."""
+    loop, done, before = asyncio.get_running_loop(), threading.Event(), set(threading.enumerate())
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    busy = loop.run_in_executor(None, done.wait)
+    async with leases_at(async_url) as leases:
+        lease = await leases.acquire(JOB)
+        await lease.renew()
+        await lease.release()
+        await leases.acquire(JOB)
+    done.set()
+    await busy
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("sinkfence-"):
+            thread.join()  # none is left behind
 
 
 @in_loop

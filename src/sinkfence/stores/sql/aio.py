@@ -1,10 +1,12 @@
-"""The store in a database, for an event loop: the same statements, awaited; SQLite's in a thread."""
+"""The store in a database, for an event loop: the same statements, awaited; SQLite's in one thread."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, TypeVar
@@ -78,6 +80,7 @@ class SqlStore:
         self._dialect = SQLITE if self._lite else POSTGRESQL
         # By process and loop, and kept: a forked child must not close its parent's connections.
         self._engines: dict[tuple[Process, asyncio.AbstractEventLoop], AsyncEngine] = {}
+        self._threads: dict[Process, ThreadPoolExecutor] = {}
         if not self._lite:
             self._engine()  # what cannot be made is told now
 
@@ -91,7 +94,7 @@ class SqlStore:
 
     async def create_schema(self) -> None:
         """As `sinkfence.stores.sql.SqlStore.create_schema`."""
-        await asyncio.to_thread(self.sync.create_schema)
+        await self._in_thread(self.sync.create_schema)
 
     async def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
         """As `Store.acquire`."""
@@ -141,24 +144,35 @@ class SqlStore:
         engine = self._engines.pop((this_process(), asyncio.get_running_loop()), None)
         if engine is not None:
             await engine.dispose()
-        await asyncio.to_thread(self.sync.close)
+        await self._in_thread(self.sync.close)
+        # It ends once nobody refers to it: another loop may just be sending work there.
+        self._threads.pop(this_process(), None)
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Work in a thread of the store's own: the loop's may all be busy, and wait for a lease."""
+        process = this_process()
+        thread = self._threads.get(process)
+        if thread is None:
+            thread = self._threads.setdefault(process, ThreadPoolExecutor(1, "sinkfence-store"))
+        call = partial(contextvars.copy_context().run, work, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(thread, call)
 
     async def _change(self, change: Change[T], conn: object = None) -> T:
         if conn is not None:
             return await drive_async(change.steps(partial(_fetch_in, conn), provisional=True))
         if self._lite:
-            return await asyncio.to_thread(self.sync.change, change)
+            return await self._in_thread(self.sync.change, change)
         return await self._run(lambda fetch: drive_async(change.steps(fetch)))
 
     async def _fetch(self, query: Query) -> Sequence[Row]:
         if self._lite:
-            return await asyncio.to_thread(self.sync.fetch, query)
+            return await self._in_thread(self.sync.fetch, query)
         return await self._run(lambda fetch: fetch(query))
 
     async def _run(self, work: Callable[[Fetch], Awaitable[T]]) -> T:
         if not self.sync.is_checked:
             # In the heartbeat's way: where that one can't connect, no lease would live.
-            await asyncio.to_thread(self.sync.check)
+            await self._in_thread(self.sync.check)
         key = this_process(), asyncio.get_running_loop()
         if key not in self._engines:
             for process, loop in list(self._engines):
