@@ -28,7 +28,11 @@ WITH RECURSIVE writer (oid) AS (
 
 POWERS: Final = """
 SELECT r.oid, ' can act as sinkfence_owner, and change the marks',
-       'make sinkfence_owner NOLOGIN, and REVOKE it from all'
+       CASE WHEN r.rolname = 'sinkfence_owner' THEN 'ALTER ROLE sinkfence_owner NOLOGIN'
+            WHEN r.oid IN (TABLE writer) THEN '<role> counts as an application''s, because it has '
+                 || 'sinkfence_writer: if it only installs, REVOKE sinkfence_writer FROM <role>; '
+                 || 'if it writes, let a superuser run REVOKE sinkfence_owner FROM <role> CASCADE'
+            ELSE 'let a superuser run REVOKE sinkfence_owner FROM <role> CASCADE' END
   FROM pg_roles r
  WHERE CASE r.rolname WHEN 'sinkfence_owner' THEN r.rolcanlogin
        ELSE NOT r.rolsuper AND pg_has_role(r.oid, 'sinkfence_owner', 'MEMBER') END

@@ -230,6 +230,22 @@ def test_its_advice_can_be_run_whatever_the_role_is_called(own_db, role):
         own_db.admin.execute(f"drop owned by {odd}; drop role {odd}")
 
 
+def test_who_only_installs_is_told_why_it_counts_as_an_application(own_db, names):
+    """It has sinkfence_writer, by `GRANT ... TO CURRENT_USER` for instance: to take that back is enough."""
+    admin, installer = own_db.admin, names["operator"]
+    admin.execute(f"alter role {installer} login; grant sinkfence_owner, sinkfence_writer to {installer}")
+    with psycopg.connect(login(own_db, names["role"])) as conn:
+        (found,) = [each for each in doctor(conn).findings if each.says.startswith(installer)]
+        assert (found.grade, "because it has sinkfence_writer" in found.advice) == ("broken", True)
+        first, second = (part.partition(" REVOKE ")[2] for part in found.advice.split("; "))
+        admin.execute(f"revoke {first}")
+        (weak,) = [each for each in doctor(conn).findings if each.says.startswith(installer)]
+        assert (weak.grade, weak.advice) == ("weak", f"let a superuser run REVOKE {second}")
+        assert doctor(conn).fenced
+        admin.execute(f"revoke {second}")
+        assert of(doctor(conn), "roles") == [("ok", "nobody that writes can go round the check")]
+
+
 def test_a_group_that_an_application_is_in_counts_as_its_own(own_db, names):
     """Also where it takes a SET ROLE first."""
     own_db.admin.execute("alter role {role} noinherit; grant {operator} to {role}".format(**names))

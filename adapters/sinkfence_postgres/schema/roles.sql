@@ -9,12 +9,15 @@
   end loop;
   -- Who can act as the owner can change the marks, here and in each other database of the cluster. Whoever may create
   -- roles could otherwise create this one first, and stay its member.
+  if exists (select from pg_roles r where r.rolname = 'sinkfence_owner' and r.rolcanlogin) then
+    raise exception 'role sinkfence_owner can log in, and whoever does could change the marks: let a superuser run ALTER ROLE sinkfence_owner NOLOGIN, and install again'
+      using errcode = '55000';
+  end if;
   select string_agg(format('%I', r.rolname), ', ') into name from pg_roles r
-   where r.rolname = 'sinkfence_owner' and r.rolcanlogin
-      or not r.rolsuper and r.rolname <> current_user
-         and exists (select from pg_auth_members m where m.member = r.oid and m.roleid = 'sinkfence_owner'::regrole);
+   where not r.rolsuper and r.rolname <> current_user
+     and exists (select from pg_auth_members m where m.member = r.oid and m.roleid = 'sinkfence_owner'::regrole);
   if name is not null then
-    raise exception 'role sinkfence_owner is open to %, who could change the marks: make it NOLOGIN, REVOKE it from its members, and install as a superuser, or a role to which it is granted meanwhile', name
+    raise exception 'role sinkfence_owner is open to %, who could change the marks: let a superuser run REVOKE sinkfence_owner FROM % CASCADE, and install again, as a superuser or a role to which it is granted meanwhile', name, name
       using errcode = '55000';
   end if;
   -- What it makes would be somebody's else from the beginning.
