@@ -15,6 +15,7 @@ import pytest
 from command_line import COMMAND, PLAIN, Sinkfence, terminal
 
 from sinkfence import Leases
+from sinkfence.cli.masking import Place
 from sinkfence.stores.sql import SqlStore
 
 WITHOUT = """
@@ -125,6 +126,25 @@ def test_a_connection_string_that_is_none(sinkfence: Sinkfence, dsn: str, code: 
     ran = sinkfence("doctor", "postgres", dsn)
     assert (ran.code, ran.out) == (code, "")
     a_line(ran.err, says)
+
+
+def test_a_short_password_is_masked_in_no_other_word(sinkfence: Sinkfence, port: int, tmp_path: Path) -> None:
+    """It is hidden where it stands by itself: taken out of other words it would be spelt by the gaps."""
+    for command, says in [
+        (("doctor", "postgres", f"postgresql://u:a@127.0.0.1:{port}/data"), "database host=127.0.0.1 port="),
+        (("leases", "list", "--store", f"postgresql://u:a@127.0.0.1:{port}/data"), "lease store postgresql"),
+        (
+            ("leases", "list", "--store", f"sqlite+pysqlcipher://:a@/{tmp_path}/absent.db"),
+            "lease store: SQLite ",
+        ),
+    ]:
+        ran = sinkfence(*command)
+        assert ran.code == 3, ran
+        a_line(ran.err, says)
+        assert ":a@" not in ran.err
+    place = Place("database dbname=a", ("a",))
+    masked = place.masked("database dbname=a: a password=a failed; at data, a-b")
+    assert masked == "database dbname=a: *** password=*** failed; at data, ***-b"
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,17 @@
 """A place that may be told of, and the secrets that lead there, which may not."""
 
 import contextlib
+import re
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import quote
 
 from sinkfence.cli.exits import MISSING
 from sinkfence.cli.mistakes import Mistake, told
+
+SHORT: Final = 6
+"""Of fewer letters a secret is found in other words, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +26,13 @@ class Place:
 
     def masked(self, text: str) -> str:
         """Return a text without the secrets, in whichever way it has them written."""
+        # What we say of the place ourselves has none: a short one would be found in our own words.
+        return self.says.join(map(self._masked, text.split(self.says)))
+
+    def _masked(self, text: str) -> str:
         forms = {form for secret in self.secrets if secret for form in _forms(secret)}
         for form in sorted(forms, key=len, reverse=True):
-            text = text.replace(form, "***")
+            text = re.sub(_pattern(form), "***", text)
         return text
 
     def __str__(self) -> str:
@@ -35,6 +44,12 @@ def _forms(secret: str) -> set[str]:
     with contextlib.suppress(UnicodeEncodeError):  # half surrogates, of an argument that is no text
         forms |= {quote(secret), quote(secret, safe="")}
     return forms
+
+
+def _pattern(form: str) -> str:
+    # A short one is one where it stands by itself: taken out of other words it would be spelt by the gaps.
+    word = form.isalnum() and len(form) < SHORT
+    return rf"(?<!\w){re.escape(form)}(?!\w)" if word else re.escape(form)
 
 
 @contextlib.contextmanager
