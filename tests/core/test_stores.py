@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ import psycopg
 import pytest
 from sqlalchemy import event
 
+from sinkfence import aio
 from sinkfence.errors import (
     GenerationExhausted,
     JobCompleted,
@@ -24,6 +26,7 @@ from sinkfence.errors import (
 from sinkfence.grants import Grant, Store, check_label, fresh_owner
 from sinkfence.stores.memory import MemoryStore
 from sinkfence.stores.sql import SqlStore
+from sinkfence.stores.sql.aio import SqlStore as AsyncSqlStore
 from sinkfence.tokens import MAX_GENERATION, Token
 
 JOB = "reports/latest"
@@ -467,9 +470,26 @@ def test_a_row_edited_to_nonsense_fails_closed(pg: SqlStore, admin: psycopg.Conn
     for check in ("generation", "state"):
         admin.execute(f"ALTER TABLE sinkfence_lease DROP CONSTRAINT sinkfence_lease_{check}")
     admin.execute(f"UPDATE sinkfence_lease SET {damage}")
-    for call in (lambda: pg.acquire(JOB, "a:1", 30.0), lambda: pg.get(JOB), lambda: pg.list("")):
+    for call in (lambda: pg.acquire(JOB, "a:1", 30.0), lambda: pg.get(JOB)):
         with pytest.raises(SchemaMismatch, match="damaged"):
             call()
+
+
+def test_a_damaged_row_does_not_hide_the_others(
+    pg: SqlStore, pg_url: str, admin: psycopg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A list has the records that can be read, and an error is logged that names the damaged one."""
+    for job_id in "abc":
+        pg.raise_above(job_id, 7)
+    admin.execute("UPDATE sinkfence_lease SET lease_until = 'infinity' WHERE job_id = 'b'")
+    assert [record.job_id for record in pg.list("")] == ["a", "c"]
+
+    async def from_a_loop() -> list[str]:
+        async with aio.Leases(AsyncSqlStore(pg_url)) as leases:
+            return [record.job_id for record in await leases.list()]
+
+    assert asyncio.run(from_a_loop()) == ["a", "c"]
+    assert ["damaged" in line and "'b'" in line for line in caplog.messages] == [True, True]
 
 
 def test_the_clock_floor_survives_a_lost_count(url: str, open_store: Callable[..., SqlStore]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from sinkfence.errors import Conflict, SchemaMismatch
 from sinkfence.grants import Record
+from sinkfence.observe import log
 from sinkfence.steps import Steps
 from sinkfence.stores.sql.dialects import TABLE, Dialect, Query, Row
 from sinkfence.tokens import MAX_GENERATION
@@ -180,6 +181,17 @@ def record(row: Row) -> Record:
         )
     remaining = None if free else max(until - now, 0.0)
     return Record(job_id, generation, state, owner, lease_until, remaining, value)
+
+
+def readable(rows: Sequence[Row]) -> list[Record]:
+    """Read records. Of one that is damaged an error is logged: it does not hide the others."""
+    found: list[Record] = []
+    for row in rows:
+        try:
+            found.append(record(row))
+        except SchemaMismatch as damaged:
+            log.error("%s", damaged, extra={"job_id": row[0]})
+    return found
 
 
 def instant(seconds: float) -> datetime:
