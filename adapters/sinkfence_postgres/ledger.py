@@ -173,6 +173,7 @@ def cleaning(older_than: timedelta) -> Query:
     """Delete one batch."""
     if older_than <= timedelta(0):
         raise ValueError(f"older_than must be positive, not {older_than}")
+    older_than = min(older_than, timedelta(days=365_000))  # the server counts no further back than 4713 BC
     age = "pg_catalog.make_interval(secs => cast(:seconds AS double precision))"
     return Query(
         f"SELECT sinkfence.clean_ledger({age}, :batch)",

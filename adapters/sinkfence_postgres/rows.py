@@ -73,7 +73,8 @@ def fenced(statement: Any, token: Token, column: str) -> Any:
 
     if not isinstance(statement, Insert | Update | Delete):
         raise TypeError(f"expected insert(), update() or delete(), not {type(statement).__qualname__}")
-    columns = statement.table.c
+    # By their names, whatever keys they have in Python.
+    columns = {column.name: column for column in statement.table.c}
     if column not in columns:
         raise ValueError(f"{statement.table} has no column {column!r}")
     place = columns[column]

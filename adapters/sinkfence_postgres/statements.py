@@ -100,10 +100,16 @@ def shown(bearers: Iterable[Bearer]) -> dict[Token, Bearer]:
 
     Raises:
         ValueError: no bearer, or more than 1,000.
+        TypeError: one is no bearer, as a list of them.
         LeaseLost: of a bearer whose term is over.
     """
     bearers = tuple(bearers)
     if not 1 <= len(bearers) <= MAX_JOBS:
         raise ValueError(f"a transaction guards 1 to {MAX_JOBS} bearers, not {len(bearers)}")
+    for bearer in bearers:
+        if not hasattr(bearer, "token"):
+            raise TypeError(
+                f"a bearer is a lease or a token, not a {type(bearer).__name__}: transaction(tx, *bearers)"
+            )
     tokens = {bearer.token: bearer for bearer in bearers}
     return dict(sorted(tokens.items(), key=lambda item: (item[0].job_id.encode(), item[0].generation)))

@@ -93,6 +93,8 @@ def transaction(tx: Tx, *bearers: Bearer) -> Generator[Tx]:
 
     The check stands inside COMMIT, in the same atomic step: a block that was frozen for hours is refused
     there, and never keeps its successor from arming. An exception in the block rolls back and passes.
+    Where the session sets no bounds of its own, those of `guard` hold: a wait for a lock fails after 5 s, and
+    60 s between two statements are the end of the session (25P03). So compute before the block.
 
     Args:
         tx: a psycopg Connection; a SQLAlchemy Connection, Session or scoped_session.

@@ -518,6 +518,14 @@ def test_a_clean_up_is_part_of_an_open_transaction(db, old_entries):
                 clean_ledger(conn, wrong)
 
 
+def test_nothing_is_older_than_all_time(db, old_entries):
+    """The longest timedelta goes back further than the server's calendar."""
+    old_entries(1, "300 years")
+    with db.connect() as conn:
+        assert clean_ledger(conn, timedelta.max) == 0
+    assert left(db) == 1
+
+
 def test_two_clean_ups_at_once_do_not_wait_for_each_other(db, old_entries):
     """What another one is about to delete is left to it."""
     old_entries(4, "8 days")

@@ -377,6 +377,25 @@ def test_a_column_of_another_name(db, token, execute):
         execute(sa.update(table), token(), column="fence")
 
 
+def test_a_column_is_found_by_its_name(db, token, execute):
+    """Whatever key it has in Python, and the tombstone as well."""
+    table = sa.Table(
+        "doc",
+        sa.MetaData(),
+        sa.Column("id", sa.Integer),
+        sa.Column("generation", sa.BigInteger, key="gen"),
+        sa.Column("deleted_at", sa.TIMESTAMP(timezone=True), key="gone"),
+    )
+    execute(sa.insert(table).values(id=1, gen=99), token(1))
+    execute(sa.insert(table).values([{"id": 2}, {"id": 3, "gen": 99}]), token(1))
+    assert execute(sa.update(table).values(id=table.c.id + 10, gen=99), token(1)) == 3
+    assert execute(sa.delete(table).where(table.c.id == 11), token(1)) == 1
+    with pytest.raises(StaleToken):
+        execute(sa.update(table), token())
+    select = "select id, generation - 3000000001, deleted_at is null from doc order by id"
+    assert db.admin.execute(select).fetchall() == [(11, 1, False), (12, 1, True), (13, 1, True)]
+
+
 def test_other_errors_are_the_drivers(db, token, execute):
     """A row that is there already, in a plain insert; a column that isn't."""
     execute(sa.insert(DOC).values(id=1), token())

@@ -465,6 +465,8 @@ def test_too_many_jobs_are_refused_before_any_is_sent(db, token):
     with db.connect() as conn:
         with pytest.raises(ValueError, match="1000"):
             guard(conn, *[token()] * 1001)
+        with pytest.raises(TypeError, match="not a list"):
+            guard(conn, [token()])
         with pytest.raises(ValueError, match="not 0"), transaction(conn):
             pass
 
