@@ -18,7 +18,7 @@ KINDS: Final = ("pause", "hold", "reset", "zombie", "kill", "clock jump")
 SUCCEEDED: Final = ("pause", "hold", "zombie")
 """Those that wait for a successor."""
 
-PATIENCE: Final = 10
+TTLS_TO_WAIT: Final = 10
 """How many ttls a fault waits for a successor; mostly it is one or two."""
 
 JUMPS: Final = ("+600", "-600", "+60", "-60")
@@ -104,7 +104,7 @@ class Nemesis:
         dice = self._dice
         sink = dice.choice(self._networks)
         until: Moment = dice.choice(self._moments)
-        patience = self._ttl * PATIENCE
+        patience = self._ttl * TTLS_TO_WAIT
         act: Callable[[], bool] = {
             "pause": lambda: victim.pause(until, patience),
             "hold": lambda: victim.hold(sink, until, patience),

@@ -18,10 +18,9 @@ from typing import Any, Final, NoReturn
 from sinkfence_trials.demo import child
 from sinkfence_trials.torture import worker
 from sinkfence_trials.torture.places import Bucket
-from sinkfence_trials.torture.scenarios import crowding
-from sinkfence_trials.torture.scenarios import worker as actor
+from sinkfence_trials.torture.scenarios import acting, crowding
 
-PROGRAMS: Final = {"worker": worker.main, "actor": actor.main, "crowd": crowding.main}
+PROGRAMS: Final = {"worker": worker.main, "actor": acting.main, "crowd": crowding.main}
 
 
 def start(program: str, port: int, variables: dict[str, str]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ HEALING: Final = 60.0
 QUIET: Final = 30.0
 """Seconds that PostgreSQL may take to end the sessions of workers that were killed."""
 
-PATIENCE: Final = 4
+TIMES_LONGER: Final = 4
 """How many times its seconds a run may take, while it lacks what has to happen sometimes."""
 
 RESTORE: Final = "lease store restore"
@@ -181,7 +181,7 @@ class Trial:
     def watch(self, tail: Tail, sometimes: Sometimes, kinds: tuple[str, ...], say: Say) -> None:
         """Let it go on, and tell of it: until a sabotage is caught; on a slow host, for a while longer."""
         begun = time.monotonic()
-        while (gone := time.monotonic() - begun) < self.seconds * PATIENCE:
+        while (gone := time.monotonic() - begun) < self.seconds * TIMES_LONGER:
             time.sleep(1.0)
             sometimes.see(tail.new())
             say(time.monotonic() - begun, sometimes)

@@ -6,13 +6,11 @@ import asyncio
 import ctypes
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sinkfence import LeaseLost
 from sinkfence_trials.demo import child
-
-if TYPE_CHECKING:
-    from sinkfence_trials.torture.scenarios.worker import Worker
+from sinkfence_trials.torture.scenarios.worker import Worker
 
 Answer = dict[str, Any]
 

@@ -1,12 +1,10 @@
-"""A worker of the scenarios: it holds the job, writes, and writes down what it was told, as it is ordered."""
+"""A worker of the scenarios: it holds the job, writes, and writes down what it was told."""
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +20,7 @@ from sinkfence_trials.torture.destinations import Destination, Write, named
 from sinkfence_trials.torture.documents import Documents
 from sinkfence_trials.torture.ledger import Ledger
 from sinkfence_trials.torture.places import Bucket
-from sinkfence_trials.torture.scenarios.orders import Order, obey, orders
-from sinkfence_trials.torture.scenarios.plights import PLIGHTS
+from sinkfence_trials.torture.scenarios.orders import Order
 
 CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 ATTEMPTS = 20
@@ -151,14 +148,3 @@ class Worker:
             raise
         self.note("release", "ok", self.token.generation, owner=self.token.owner, **seen)
         return {}
-
-
-def main() -> None:
-    """Do what is ordered."""
-    logging.disable()  # the answers tell what the log would
-    given = orders()
-    worker = Worker(next(given))
-    names = ("hold", "write", "try_hold", "leave", "tell_time")
-    commands: dict[str, Any] = {name: getattr(worker, name) for name in names}
-    commands |= {name: partial(plight, worker) for name, plight in PLIGHTS.items()}
-    obey(given, commands)
