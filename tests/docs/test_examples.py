@@ -68,6 +68,7 @@ RUN_HERE = {
     "docs/how-to/recover-a-store.md",
     "docs/how-to/rotate-keys.md",
     "docs/how-to/start-with-sqlite.md",
+    "docs/how-to/test-guarded-code.md",
 }
 
 
@@ -436,6 +437,16 @@ def test_bind_sessions_to_a_lease(run_page: RunPage, engine: Engine) -> None:
     PostgresSink(engine).arm(ours)
     run_page("docs/how-to/bind-sessions-to-a-lease.md", engine=engine, lease=ours)
     assert len(entries(engine)) == 3
+
+
+def test_test_guarded_code(run_page: RunPage, engine: Engine) -> None:
+    """The page's test passes, and its fixture deletes what was written."""
+    names = run_page("docs/how-to/test-guarded-code.md", engine=engine)
+    fixture = names["lease"].__wrapped__()
+    names["test_a_late_worker_is_refused"](next(fixture))
+    assert entries(engine) == ["rendered"]
+    assert list(fixture) == []
+    assert entries(engine) == []
 
 
 def test_keep_the_generation_in_rows(run_page: RunPage, engine: Engine) -> None:
