@@ -167,6 +167,57 @@ def test_an_exit_in_the_middle_leaves_the_lease_to_run_out(url: str, open_store:
     assert Leases(open_store(url)).acquire("job", wait=30).generation == 2
 
 
+INTERRUPTED = """
+import faulthandler, signal, sys
+from sinkfence import LeaseLost, Leases, OutcomeUnknown
+from sinkfence.stores.memory import MemoryStore
+faulthandler.dump_traceback_later(120, exit=True)
+lines = here = at = 0
+def handler(number, frame):
+    try:
+        if sys.argv[1] == "close":
+            leases.close(timeout=0.05)
+        elif lease is not None:
+            lease.release()
+    except (ExceptionGroup, OutcomeUnknown, LeaseLost):
+        pass
+def trace(frame, event, arg):
+    global here
+    if "leases" not in frame.f_code.co_filename:
+        return None
+    if event == "line":
+        here += 1
+        if here == at:
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGTERM)
+    return trace
+signal.signal(signal.SIGTERM, handler)
+while at <= lines:
+    here, lease, told = 0, None, []
+    leases = Leases(MemoryStore(), on_lost=lambda *loss: told.append(loss))
+    sys.settrace(trace)
+    try:
+        with leases.hold("job") as lease:
+            lease.renew()
+            lease.token
+    except (LeaseLost, RuntimeError):
+        pass  # given back, or closed
+    sys.settrace(None)
+    lines, at = lines or here, at + 1
+    for holder in leases._holders._by_process.values():
+        assert not holder._heartbeat._beating, at
+    assert told == [], at
+    leases.close()
+print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("what", ["close", "release"])
+def test_a_signals_handler_may_close_or_release_wherever_it_comes(child: Any, what: str) -> None:
+    """Nothing waits for what the handler has interrupted, at any line, and nothing beats on after it."""
+    assert child(INTERRUPTED, what).hear() == "interrupted"
+
+
 def test_only_the_newest_owners_rows_are_written(store: Store) -> None:
     """C05: without heartbeats, three owners in turn write; older ones are refused from the takeover on."""
     leases = Leases(store)

@@ -46,7 +46,7 @@ class Holder(Generic[L]):
         self._label = label
         self._clock = means.clock
         self._heartbeat = Heartbeat(means.beats, on_lost, means.clock)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # close() may be called by a signal's handler, in the middle of _take
         self._closed = False
         # Weakly: a lease without a heartbeat that its user has dropped is left to run out.
         self._tenures: weakref.WeakSet[Tenure] = weakref.WeakSet()

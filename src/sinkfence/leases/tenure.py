@@ -33,10 +33,11 @@ class Tenure:
         """Called by whichever thread ends it, after the fact and outside of any lock."""
         self._clock = clock
         self._process = this_process()
-        self._lock = threading.Lock()
+        # It may be taken again: a signal's handler that releases runs in the middle of what it interrupts.
+        self._lock = threading.RLock()
         self._term = Term(asked, ttl)
         self._lease_until = grant.lease_until
-        self._end: str | None = None
+        self._ended: dict[None, tuple[str]] = {}
         self._under_way = 0
         self._may_be: str | None = None
         self._settled_at = 0.0
@@ -50,7 +51,7 @@ class Tenure:
     @property
     def end(self) -> str | None:
         """Why it ended, or None."""
-        return self._end
+        return self._ended[None][0] if self._ended else None
 
     @property
     def may_be_released(self) -> bool:
@@ -70,7 +71,7 @@ class Tenure:
 
     def remaining(self) -> float:
         """Return the seconds left of the term; not above 0.0 once it ended."""
-        if self.is_forked or self._end is not None:
+        if self.is_forked or self._ended:
             return 0.0
         return self._term.remaining(self._clock())
 
@@ -78,7 +79,7 @@ class Tenure:
         """Return why the token must not be shown any more, or None."""
         if self.is_forked:
             return FORKED
-        return self._end or (TERM_OVER if self.remaining() <= 0 else None)
+        return self.end or (TERM_OVER if self.remaining() <= 0 else None)
 
     def extend(self, asked: float, lease_until: datetime) -> bool:
         """Take a renewal's answer, and return whether it was in time.
@@ -89,21 +90,19 @@ class Tenure:
         """
         with self._lock:
             # A heartbeat and a renew() may overtake each other: the later request has the longer term.
-            if asked > self._term.asked and self._end is None:
+            if asked > self._term.asked and not self._ended:
                 self._term, self._lease_until = Term(asked, self.ttl), lease_until
             # A transaction that has ended it keeps the row locked: renewed since, it was rolled back.
             if self._in_theirs and asked > self._settled_at and not self._under_way:
                 self._may_be = None
-            return self._end is None and self._term.remaining(self._clock()) > 0
+            return not self._ended and self._term.remaining(self._clock()) > 0
 
     def expire(self) -> None:
         """End it if its term is over."""
         with self._lock:
             # Under the lock: a renewal that arrived after the look would count as in time, and nobody would
             # release what this side has been told is lost.
-            over = self._end is None and self._term.remaining(self._clock()) <= 0
-            if over:
-                self._end = TERM_OVER
+            over = self._term.remaining(self._clock()) <= 0 and self._is_first(TERM_OVER)
         if over:
             self._announce(LeaseLost(self.token, TERM_OVER))
 
@@ -147,11 +146,13 @@ class Tenure:
 
     def finish(self, why: str, loss: Loss | None) -> None:
         """End it, if it hasn't ended."""
-        with self._lock:
-            if self._end is not None:
-                return
-            self._end = why
-        self._announce(loss)
+        if self._is_first(why):
+            self._announce(loss)
+
+    def _is_first(self, why: str) -> bool:
+        # Not a look and then a change, between which a signal's handler may come with another end.
+        mine = (why,)
+        return self._ended.setdefault(None, mine) is mine
 
     def _announce(self, loss: Loss | None) -> None:
         if loss is not None:

@@ -51,7 +51,7 @@ MANAGERS: tuple[Mutant, ...] = (
         "managers.renewals_overtake",
         "L4",
         "a worker that has just renewed is told that its time is up",
-        (Edit(TENURE, "if asked > self._term.asked and self._end is None:", "if self._end is None:"),),
+        (Edit(TENURE, "if asked > self._term.asked and not self._ended:", "if not self._ended:"),),
     ),
     Mutant(
         "one's own completion taken for a loss",
@@ -100,7 +100,13 @@ MANAGERS: tuple[Mutant, ...] = (
         "managers.overtaken",
         "L3",
         "on_lost, which may stop a service or page somebody, runs again",
-        (Edit(TENURE, "            if self._end is not None:\n                return\n", ""),),
+        (
+            Edit(
+                TENURE,
+                "        if self._is_first(why):\n            self._announce",
+                "        if self._is_first(why) or True:\n            self._announce",
+            ),
+        ),
     ),
     Mutant(
         "sys.exit() in a callback ends the telling",
@@ -230,7 +236,7 @@ MANAGERS: tuple[Mutant, ...] = (
         (
             Edit(
                 TENURE,
-                "return self._end is None and self._term.remaining(self._clock()) > 0",
+                "return not self._ended and self._term.remaining(self._clock()) > 0",
                 "return asked > 0",
             ),
         ),
