@@ -545,6 +545,15 @@ def test_an_sqlite_database_in_memory_is_refused_by_whatever_name(open_store: Op
         store.create_schema()
 
 
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_a_session_whose_texts_are_bytes_is_refused(pg_url: str, open_store: OpenStore, driver: str) -> None:
+    """As in a database of no encoding (SQL_ASCII), where a session has to be told what its texts are in."""
+    url = pg_url.replace("postgresql:", f"postgresql+{driver}:")
+    with pytest.raises(NotEnforced, match="client_encoding=utf8"):
+        open_store(f"{url}?client_encoding=SQL_ASCII").get(JOB)
+    open_store(f"{url}?client_encoding=utf8").raise_above("ü", 1)
+
+
 def test_sqlites_file_is_locked_by_no_pause_between_statements(lite: SqlStore) -> None:
     """A worker that is stopped between two statements keeps nobody out: each is a transaction by itself."""
     sent: list[str] = []

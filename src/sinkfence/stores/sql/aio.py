@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -27,7 +26,7 @@ from sinkfence.stores.sql.connections import TIMEOUTS, Attempts, full, like, mad
 from sinkfence.stores.sql.dialects import POSTGRESQL, SQLITE, Query, Row, in_words
 from sinkfence.stores.sql.records import Change
 from sinkfence.stores.sql.sending import OUTDATED, UNPREPARED, pyformat, sqlstate, text
-from sinkfence.stores.sql.sessions import begin
+from sinkfence.stores.sql.sessions import listen
 from sinkfence.tokens import MAX_GENERATION, Token, check_generation, check_job_id
 
 __all__ = ["SqlStore"]
@@ -211,7 +210,7 @@ class SqlStore:
             arguments: dict[str, Any] = {**(_ASYNCPG if asyncpg else TIMEOUTS)}
             options = {"connect_args": {k: v for k, v in arguments.items() if k not in url.query}}
         engine = made(create_async_engine, url, options)
-        event.listen(engine.sync_engine, "connect", begin)
+        listen(engine.sync_engine)
         return engine
 
 

@@ -11,14 +11,13 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import sqlalchemy as sa
-from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
 from sinkfence.errors import Conflict, LeaseLost, NotEnforced, OutcomeUnknown
 from sinkfence.stores.sql import schema
 from sinkfence.stores.sql.records import NotSeen
 from sinkfence.stores.sql.sending import UNPREPARED, sqlstate
-from sinkfence.stores.sql.sessions import begin
+from sinkfence.stores.sql.sessions import listen
 
 T = TypeVar("T")
 
@@ -59,7 +58,7 @@ def engine_for(source: str | sa.URL | sa.Engine, *, spare: int = 0) -> sa.Engine
     engine = made(sa.create_engine, url, options)
     if engine.dialect.is_async:
         raise ValueError(f"{url.drivername} is asynchronous: use postgresql+psycopg here")
-    event.listen(engine, "connect", begin)
+    listen(engine)
     return engine
 
 

@@ -7,11 +7,21 @@ import secrets
 import socket
 from typing import Any, Final
 
+import sqlalchemy as sa
+from sqlalchemy import event
+
 from sinkfence.errors import NotEnforced
 
 _TCP: Final = {"TCP_USER_TIMEOUT": 5000, "TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2}
 """A way to the server that swallows everything is noticed within seconds (tcp(7)), and not after TCP's
 quarter of an hour: a heartbeat has until its ttl is over."""
+
+
+def listen(engine: sa.Engine) -> None:
+    """Have each new connection of an engine made ready."""
+    # Before SQLAlchemy, whose own first question fails where texts are bytes.
+    event.listen(engine, "connect", _in_texts, insert=True)
+    event.listen(engine, "connect", begin)
 
 
 def begin(connection: Any, _record: object) -> None:
@@ -24,6 +34,17 @@ def begin(connection: Any, _record: object) -> None:
         driver.prepare_threshold = driver.prepare_threshold if named_apart else None
     if type(driver).__module__.startswith("sqlite3"):
         _durable(driver)
+
+
+def _in_texts(connection: Any, _record: object) -> None:
+    driver = getattr(connection, "driver_connection", connection)
+    told = getattr(getattr(driver, "info", None), "encoding", None), getattr(driver, "encoding", None)
+    if "ascii" in told or "SQLASCII" in told:  # as psycopg and psycopg2 call it
+        connection.close()
+        raise NotEnforced(
+            "the client_encoding of this session is SQL_ASCII, in which texts are bytes: connect with "
+            "client_encoding=utf8, in the URL or by connect_args"
+        )
 
 
 def _is_ours(connection: Any, driver: Any) -> bool:

@@ -84,7 +84,8 @@ class SqlStore:
         ValueError: the URL names neither PostgreSQL nor an SQLite file.
         ImportError: the driver is not installed.
         SchemaMismatch: any call, while the tables are missing: run `create_schema()` once.
-        NotEnforced: any call, where an SQLite database turns out to be no file in WAL mode, but in memory.
+        NotEnforced: any call, where an SQLite database turns out to be no file in WAL mode, but in memory, or
+            the client_encoding of PostgreSQL's sessions is SQL_ASCII.
     """
 
     durable: bool = True
@@ -232,7 +233,7 @@ class SqlStore:
         return self._run(lambda fetch: fetch(query))
 
     def _give_back(self, job_id: str, owner: str) -> None:
-        with suppress(SinkfenceError, SQLAlchemyError):  # then it runs out
+        with suppress(Exception):  # then it runs out
             for row in self.fetch(records.look(self._dialect, job_id, last=True)):
                 if (found := records.record(row)).owner == owner:
                     self.release(Token(job_id, found.generation, owner))
