@@ -64,6 +64,7 @@ class Passage:
     _mismatch: JobMismatch | Refused | None = None
     _refusal: Answer | None = None
     _forgotten = False
+    _stepped = False
 
     def __init__(self, token: Token, door: Door, watch: Watch, record: str | None) -> None:
         self.token = token
@@ -86,6 +87,7 @@ class Passage:
         if self._record is None:
             self._mismatch = Refused(KEY_REQUIRED)  # a framework may make a 500 of it
             raise self._mismatch
+        self._stepped = True
         return " ".join((name, self._record))  # not by format(), which writes an Enum's name
 
     def judge(self, status: int) -> Answer | None:
@@ -148,13 +150,14 @@ class Passage:
         """Return the answer as text if it is to be kept, and whether the request can be run like a first one.
 
         Only the handler's own answer is kept, no login page before it. A handler that called `admit` was
-        reached; without strict, a 2xx counts as reached.
+        reached; without strict, a 2xx counts as reached. What was committed is found again by a handler that
+        has asked for its step.
         """
         status = recording.status
         handled = self._admitted or (not self._strict and status is not None and 200 <= status < 300)
         undone = status in TRANSIENT or not self._applied
         if self._forgotten or self._watch.applied:
-            undone = False
+            undone = self._stepped and self._watch.applied is not None
         return recording.kept() if handled else None, undone
 
 

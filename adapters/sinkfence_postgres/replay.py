@@ -17,7 +17,10 @@ from sinkfence_postgres.transactions import Attempt, translating
 
 @dataclass(frozen=True, slots=True)
 class AnswerEntry:
-    """The ledger's entry for one request, as statements: looked for first, inserted with the answer."""
+    """The ledger's entry for one request, as statements: looked for first, inserted with the answer.
+
+    In place of an answer may stand a number: the generation whose attempt has ended with an unknown outcome.
+    """
 
     token: Token
     key: str
@@ -36,21 +39,27 @@ class AnswerEntry:
             return ("run" if free else "in-progress"), None
         if fingerprint != self.fingerprint:
             return "reused", None
-        return "answered", None if answer is None else json.loads(answer)
+        known: str | int | None = json.loads(answer or "null")
+        if isinstance(known, str):
+            return "answered", known
+        if known == self.token.generation:
+            return "unknown", None
+        return ("run" if free else "in-progress"), None  # of an earlier generation: this one takes it over
 
-    def insert(self, answer: str) -> Query:
-        """Enter the answer, unless there is one: of an attempt after this one had lost its lock."""
+    def insert(self, outcome: str | int) -> Query:
+        """Enter the outcome, unless there is an answer: of an attempt after this one had lost its lock."""
         return Query(
             "INSERT INTO sinkfence.ledger (scope, key, fingerprint, generation, result)"
             " VALUES (:scope, :key, :fingerprint, :generation,"
-            " cast(cast(:answer AS pg_catalog.text) AS pg_catalog.json))"
-            " ON CONFLICT (scope, key) DO NOTHING RETURNING 1",
+            " cast(cast(:outcome AS pg_catalog.text) AS pg_catalog.json))"
+            " ON CONFLICT (scope, key) DO UPDATE SET result = excluded.result"
+            " WHERE pg_catalog.json_typeof(ledger.result) = 'number' RETURNING 1",
             {
                 "scope": f"http:{self.token.job_id}",
                 "key": self.key,
                 "fingerprint": self.fingerprint,
                 "generation": self.token.generation,
-                "answer": json.dumps(answer),
+                "outcome": json.dumps(outcome),
             },
             rows=None,
         )
@@ -60,8 +69,9 @@ class Replay:
     """The answers of a `PostgresSink`, for repetitions of their requests, in the ledger.
 
     While a request runs, a connection of its own holds the lock of its record, beside those of the pool: one
-    that were taken from there could be the last, for which the handler then waits. An attempt that ended
-    without an answer to keep is run again: let its effect be a step (`once`), whose result is found then.
+    that were taken from there could be the last, for which the handler then waits. An attempt that was killed
+    is run again: let its effect be a step (`once`), whose result is found then. One that has committed
+    something else, and has no answer to keep, is `outcome-unknown` to its own generation.
 
     Raises:
         ValueError: max_body is no positive number of bytes.
@@ -115,16 +125,22 @@ class Claim:
 
     def keep(self, answer: str) -> None:
         """Enter the answer, if the token is still the newest at COMMIT."""
+        self._enter(answer)
+
+    def leave(self, *, undone: bool) -> None:
+        """Let the next one run if so; else the outcome is unknown to this generation."""
+        if undone:
+            self._block.close()
+        else:
+            self._enter(self._record.token.generation)
+
+    def _enter(self, outcome: str | int) -> None:
         token = self._record.token
         attempt = Attempt({token: token}, ours=True)
         with translating(attempt), self._block:
             connections.run(self._conn, statements.guard([token]))
-            connections.run(self._conn, self._record.insert(answer))
+            connections.run(self._conn, self._record.insert(outcome))
             attempt.committing = True
-
-    def leave(self, *, undone: bool) -> None:
-        """Let the next one run, which finds the steps that were done."""
-        self._block.close()
 
 
 def positive(max_body: int) -> int:

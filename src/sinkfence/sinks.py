@@ -132,7 +132,10 @@ class Claim(Protocol):
         ...
 
     def leave(self, *, undone: bool) -> None:
-        """End the attempt without an answer. `undone`: nothing was applied, a repetition is like a first."""
+        """End the attempt without an answer. `undone`: a repetition is like a first.
+
+        For nothing was applied, or only what is a step of the ledger. Else the outcome is unknown.
+        """
         ...
 
 
@@ -151,8 +154,8 @@ class Replay(Protocol):
     def claim(self, token: Token, key: str, fingerprint: str) -> AbstractContextManager[Claim]:
         """Surround a request under this key. `fingerprint` is the same for its repetitions alone.
 
-        What was neither kept nor undone at the end has an unknown outcome, or is run again where that is
-        harmless: the gate knows.
+        What was neither kept nor left at the end, as its process was killed, has an unknown outcome, or is
+        run again where that is harmless: the gate knows.
 
         Raises:
             StaleToken, GenerationConflict: the destination has seen a newer owner: this one is told nothing.

@@ -119,13 +119,53 @@ def test_a_superseded_attempt_keeps_nothing(sink):
         assert again.answer == "of 8"
 
 
-@pytest.mark.parametrize("undone", [True, False])
-def test_an_attempt_without_an_answer_is_run_again(sink, undone):
+def test_an_unknown_outcome_is_one_until_a_newer_owner_knows(sink):
+    """Nothing of its own generation runs; the next one runs it, and keeps an answer, which stays."""
+    replay = sink.replay()
+    sink.arm(token())
+    with replay.claim(token(), "k", "f") as claim:
+        claim.leave(undone=False)
+    with replay.claim(token(), "k", "f") as again:
+        assert (again.state, again.answer) == ("unknown", None)
+    with replay.claim(token(), "k", "g") as other:
+        assert other.state == "reused"
+    for generation in (8, 9):
+        sink.arm(token(generation))
+        with replay.claim(token(generation), "k", "f") as newer:
+            assert newer.state == "run"
+            with replay.claim(token(generation), "k", "f") as again:
+                assert again.state == "in-progress"
+            newer.leave(undone=False)
+        with replay.claim(token(generation), "k", "f") as again:
+            assert again.state == "unknown"
+    sink.arm(token(10))
+    with replay.claim(token(10), "k", "f") as newer:
+        newer.keep("of 10")
+    sink.arm(token(11))
+    with replay.claim(token(11), "k", "f") as again:
+        assert (again.state, again.answer) == ("answered", "of 10")
+
+
+def test_a_superseded_attempt_leaves_nothing(sink):
+    """8 runs what 7 has left unknown: what 7 says after that is refused."""
+    replay = sink.replay()
+    sink.arm(token())
+    with replay.claim(token(), "k", "f") as old:
+        sink.arm(token(8))
+        with replay.claim(token(8), "k", "f") as new:
+            with pytest.raises(StaleToken):
+                old.leave(undone=False)
+            new.leave(undone=False)
+    with replay.claim(token(8), "k", "f") as again:
+        assert again.state == "unknown"
+
+
+def test_an_attempt_that_has_done_nothing_is_run_again(sink):
     """Whether it is left by word, by an exception or by the end of its connection."""
     replay = sink.replay()
     sink.arm(token())
     with replay.claim(token(), "k", "f") as claim:
-        claim.leave(undone=undone)
+        claim.leave(undone=True)
         with replay.claim(token(), "k", "f") as again:
             assert again.state == "run"
     with pytest.raises(KeyError), replay.claim(token(), "k", "f"):
@@ -183,9 +223,13 @@ def test_the_same_for_an_event_loop(source, db, dsn):
             async with replay.claim(token(), "k", "f") as again:
                 assert (again.state, again.answer) == ("answered", "answer")
         async with replay.claim(token(), "k2", "f") as claim:
-            await claim.leave(undone=False)
+            await claim.leave(undone=True)
             async with replay.claim(token(), "k2", "f") as again:
                 assert again.state == "run"
+        async with replay.claim(token(), "k4", "f") as claim:
+            await claim.leave(undone=False)
+        async with replay.claim(token(), "k4", "f") as again:
+            assert again.state == "unknown"
         async with replay.claim(token(), "k2", "f") as old:
             await sink.arm(token(8))
             async with replay.claim(token(8), "k2", "f") as new:

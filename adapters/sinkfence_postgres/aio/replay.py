@@ -83,14 +83,20 @@ class Claim:
 
     async def keep(self, answer: str) -> None:
         """As `sinkfence_postgres.replay.Claim.keep`."""
+        await self._enter(answer)
+
+    async def leave(self, *, undone: bool) -> None:
+        """As `sinkfence_postgres.replay.Claim.leave`."""
+        if undone:
+            await self._block.aclose()
+        else:
+            await self._enter(self._record.token.generation)
+
+    async def _enter(self, outcome: str | int) -> None:
         token = self._record.token
         attempt = Attempt({token: token}, ours=True)
         with translating(attempt):
             async with self._block:
                 await run(self._conn, statements.guard([token]))
-                await run(self._conn, self._record.insert(answer))
+                await run(self._conn, self._record.insert(outcome))
                 attempt.committing = True
-
-    async def leave(self, *, undone: bool) -> None:
-        """As `sinkfence_postgres.replay.Claim.leave`."""
-        await self._block.aclose()
