@@ -27,15 +27,17 @@ def retries(response: Mapping[str, Any]) -> int:
     return int(response.get("ResponseMetadata", {}).get("RetryAttempts", 0))
 
 
+def refused(error: ClientError) -> bool:
+    """Whether S3 says that the condition did not hold: 412; 409; 404 for If-Match on a missing key."""
+    return status(error) in (409, 412) or code(error) == "NoSuchKey"
+
+
 def worth_repeating(error: Exception) -> bool:
     """Whether to read back and, if the state allows it, to send the same request again.
 
-    S3 says that the condition did not hold (412; 409; 404 for If-Match on a missing key), or that it did not
-    take the request in.
+    S3 says that the condition did not hold, or that it did not take the request in.
     """
-    return isinstance(error, ClientError) and (
-        status(error) in (409, 412) or code(error) == "NoSuchKey" or code(error) in _NOT_HEARD
-    )
+    return isinstance(error, ClientError) and (refused(error) or _not_heard(error))
 
 
 def nothing_written(error: Exception) -> bool:
@@ -56,7 +58,11 @@ def passing(error: Exception) -> bool:
     if not isinstance(error, ClientError):
         return no_answer(error)
     # An error in a 200 came after S3 had begun to answer: as good as a 500.
-    return not 300 <= status(error) < 500 or status(error) in (409, 429) or code(error) in _NOT_HEARD
+    return not 300 <= status(error) < 500 or status(error) == 409 or _not_heard(error)
+
+
+def _not_heard(error: ClientError) -> bool:
+    return status(error) == 429 or code(error) in _NOT_HEARD
 
 
 def no_answer(error: Exception) -> bool:

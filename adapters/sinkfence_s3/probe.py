@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sinkfence.errors import NotEnforced
-from sinkfence_s3.answers import nothing_written, status, worth_repeating
+from sinkfence_s3.answers import nothing_written, refused, status
 from sinkfence_s3.exchange import Bucket, Exchange, S3Client, endpoint, strong
 
 FOLDER: Final = ".sinkfence-probe"
@@ -98,7 +98,7 @@ class Trial:
         try:
             new = exchange.write(body, etag, **extra)
         except ClientError as error:
-            if status(error) == 501 or (nothing_written(error) and worth_repeating(error)):
+            if status(error) == 501 or (nothing_written(error) and refused(error)):
                 return None  # 501: a store that says by itself that it knows no conditions
             raise
         self._made.add((exchange.key, exchange.version))

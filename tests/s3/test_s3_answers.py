@@ -3,12 +3,59 @@
 import pytest
 from botocore.exceptions import ClientError, CredentialRetrievalError, IncompleteReadError
 
-from sinkfence.errors import OutcomeUnknown
+from sinkfence.errors import OutcomeUnknown, StaleToken
 from sinkfence.tokens import Token
 from sinkfence_s3 import FencedBucket
 
 A, B = Token("j", 3_000_000_007, "a:1"), Token("j", 3_000_000_008, "b:1")
 INGRESS = [b"404 page not found\n", b"<html><head><title>404 Not Found</title></head></html>", b""]
+
+
+BUSY = b"<Error><Code>TooManyRequests</Code></Error>"
+
+
+def test_a_request_that_was_one_too_many_is_sent_again(fenced, through, proxy):
+    """429: it was not taken in, whichever request of a put it was; a store that stays so is its own error."""
+    thing = through.object("r")
+    proxy.once("PUT", "forge", 429, BUSY)
+    thing.arm(A)
+    for _ in range(2):
+        proxy.once("PUT", "forge", 429, BUSY)
+    assert thing.put(b"1000", A).seq == 2
+    proxy.once("PUT", "forge", 429, BUSY)
+    assert through.put_once("o", b"once", step="s").requests == 3
+    assert proxy.rules == []
+    for _ in range(4):
+        proxy.once("PUT", "forge", 429, BUSY)
+    with pytest.raises(ClientError, match="TooManyRequests"):
+        thing.put(b"2000", A)
+    assert proxy.rules == []
+    assert fenced.object("r").get().read() == b"1000"
+
+
+def test_a_put_that_was_one_too_many_is_decided_anew_where_a_newer_owner_has_come(fenced, through, proxy):
+    """It is not sent again on top of what the newer owner wrote meanwhile."""
+    thing = through.object("r")
+    thing.put(b"old", A)
+    fenced.object("r").arm(B)
+    proxy.once("PUT", "forge", 429, BUSY)
+    with pytest.raises(StaleToken) as stale:
+        thing.put(b"late", A)
+    assert not stale.value.earlier_attempt_unknown
+    assert fenced.object("r").get().read() == b"old"
+
+
+@pytest.mark.parametrize("answer", [(429, BUSY), (400, b"<Error><Code>RequestTimeout</Code></Error>")])
+def test_the_probe_concludes_nothing_from_a_request_that_was_not_taken_in(
+    client_at, proxy, bucket_name, prefix, answer
+):
+    """It is no refusal of a condition: the store's own error, and the next write goes through."""
+    thing = FencedBucket(client_at(proxy.endpoint), bucket_name, prefix=prefix).object("r")
+    proxy.once("PUT", "forge", *answer, where="/create$")
+    with pytest.raises(ClientError):
+        thing.put(b"x", A)
+    assert proxy.rules == []
+    assert thing.put(b"x", A).seq == 1
 
 
 @pytest.mark.parametrize("page", INGRESS)

@@ -27,6 +27,7 @@ FAULTS = {
     "cut": ("cut request",),
     "500": ("forge", 500, b"<Error><Code>InternalError</Code></Error>"),
     "500, applied": ("apply, then forge", 500, b"<Error><Code>InternalError</Code></Error>"),
+    "429": ("forge", 429, b"<Error><Code>TooManyRequests</Code></Error>"),
     "409": ("forge", 409, b"<Error><Code>OperationAborted</Code></Error>"),
     "too late": ("forge", 403, b"<Error><Code>RequestTimeTooSkewed</Code></Error>"),
     "error in a 200": ("forge", 200, b"<?xml version='1.0'?><Error><Code>InternalError</Code></Error>"),
