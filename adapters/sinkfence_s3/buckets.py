@@ -5,22 +5,18 @@ from __future__ import annotations
 import builtins
 import threading
 from collections.abc import Iterator
-from typing import Final, Literal
+from typing import Literal
 
 from sinkfence.process import Process, this_process
 from sinkfence_s3.bodies import BodyLike
 from sinkfence_s3.data import MAX_SUFFIX
 from sinkfence_s3.exchange import Bucket, Exchange, S3Client, endpoint
+from sinkfence_s3.keys import MAX_KEY, check_key, check_prefix
 from sinkfence_s3.objects import FencedObject
 from sinkfence_s3.once import put_once
 from sinkfence_s3.orphans import collect
-from sinkfence_s3.probe import FOLDER, probe
+from sinkfence_s3.probe import probe
 from sinkfence_s3.put import Written
-
-MAX_KEY: Final = 1024
-"""Bytes of UTF-8 (Amazon S3 user guide, "Naming Amazon S3 objects")."""
-MAX_PREFIX: Final = 900
-"""Bytes of UTF-8: the probe's keys fit after it, and names of objects."""
 
 # Which buckets have passed, per endpoint, bucket and prefix, and whether they want bare ETags: a fact about
 # the world, not about an instance. A verdict against one isn't kept: once it is mended, the next one passes.
@@ -43,13 +39,8 @@ class FencedBucket:
     ) -> None:
         if probe not in ("once", "never"):
             raise ValueError(f"probe is 'once' or 'never', not {probe!r}")
-        if not isinstance(prefix, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"prefix must be a str, not {type(prefix).__name__}")
-        if len(prefix.encode()) > MAX_PREFIX:
-            raise ValueError(f"a prefix has at most {MAX_PREFIX} UTF-8 bytes: names have to fit after it")
-        _check_key(prefix + "name")
+        self._prefix = check_prefix(prefix)
         self._bucket = Bucket(client, bucket)
-        self._prefix = str.__str__(prefix)  # whatever equals it is the same prefix
         self._probe = probe
         self._locks: dict[Process, threading.Lock] = {}
 
@@ -125,7 +116,7 @@ class FencedBucket:
             raise TypeError(f"a name must be a str, not {type(name).__name__}")
         if not name or name.endswith("/"):
             raise ValueError("a name must not be empty, nor end in '/'")
-        return _check_key(self._prefix + name)
+        return check_key(self._prefix + name)
 
     def _ready(self) -> None:
         if self._probe == "never":
@@ -138,21 +129,3 @@ class FencedBucket:
                 if which not in _passed:
                     _passed[which] = probe(self._bucket.client, self._bucket.name, self._prefix)
         self._bucket.bare = _passed[which]
-
-
-def _check_key(key: str) -> str:
-    if len(key.encode()) > MAX_KEY:
-        raise ValueError(f"a key has at most {MAX_KEY} UTF-8 bytes, prefix included")
-    if any(ord(character) < 32 or 127 <= ord(character) < 160 for character in key):
-        raise ValueError("a key must not hold control characters")
-    *folders, last = key.split("/")
-    parts = (*folders, last)
-    # The last, too: where keys are paths, an object there would be in the way of that folder.
-    if any(part.endswith(".d") for part in parts):
-        raise ValueError("what ends in '.d' is reserved for the data of the object before it")
-    if any(part.endswith(FOLDER) for part in parts):
-        raise ValueError(f"what ends in {FOLDER!r} is reserved for probes")
-    # Some stores resolve these as a file system would: two names for one object, or none.
-    if "\\" in key or last in (".", "..") or any(folder in ("", ".", "..") for folder in folders):
-        raise ValueError("a key must not hold a backslash, nor '', '.' or '..' as a folder")
-    return key

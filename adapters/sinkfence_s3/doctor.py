@@ -29,6 +29,9 @@ def doctor(client: S3Client, bucket: str, prefix: str = "") -> Report:
 
     Takes some hundred small requests, and deletes what it has made. It asks more than the probe before the
     first write: it races more often, and tells what that one only refuses. Each step has 30 seconds.
+
+    Raises:
+        TypeError, ValueError: no client, bucket or prefix for a FencedBucket.
     """
     trial = Trial(client, bucket, prefix)
     try:

@@ -20,8 +20,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sinkfence.errors import NotEnforced
 from sinkfence_s3.answers import nothing_written, refused, status
 from sinkfence_s3.exchange import Bucket, Exchange, S3Client, endpoint, strong
+from sinkfence_s3.keys import PROBES, check_prefix
 
-FOLDER: Final = ".sinkfence-probe"
 RACERS: Final = 4
 """Per condition; both races run at once, inside the ten connections that a boto3 client keeps."""
 PATIENCE: Final = 30.0
@@ -67,7 +67,7 @@ class Trial:
 
     def __init__(self, client: S3Client, bucket: str, prefix: str) -> None:
         self.bucket: Bucket = Bucket(client, bucket)
-        self.folder: str = f"{prefix}{FOLDER}/{uuid.uuid4()}/"
+        self.folder: str = f"{check_prefix(prefix)}{PROBES}/{uuid.uuid4()}/"
         self.left: int = 0
         """How many keys `clean` could not delete."""
         self._made: set[tuple[str, str | None]] = set()  # adding is atomic

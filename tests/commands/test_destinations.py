@@ -114,6 +114,9 @@ def test_doctor_s3(sinkfence: Sinkfence, s3_environment: S3Server, s3_client: S3
     gone = sinkfence("doctor", "s3", "--bucket", "no-such-bucket", *where[2:])
     assert (gone.code, gone.out) == (3, "")
     assert gone.err.startswith("sinkfence: bucket 'no-such-bucket' at http://")
+    odd = sinkfence("doctor", "s3", *where[:3], "a//b", *where[4:])
+    assert (odd.code, odd.out) == (2, "")
+    assert "as a folder" in odd.err
 
 
 def test_schema_of_a_lease_store_in_postgresql(sinkfence: Sinkfence, dsn: str) -> None:

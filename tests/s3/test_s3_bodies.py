@@ -3,6 +3,7 @@
 import ctypes
 import io
 import os
+import re
 import tempfile
 
 import boto3
@@ -212,18 +213,25 @@ def test_a_longest_prefix_has_room_for_the_probe(s3_client, bucket_name, prefix)
 
 
 def test_names_and_arguments_of_a_bucket(s3_client):
-    """The rule holds for the prefix too, which leaves room for the probe's keys; a resource is no client."""
+    """The rule holds for the prefix too, which leaves room for the probe's keys; a resource is no client.
+
+    The doctor refuses what a bucket refuses: what it says of a prefix is of use there alone.
+    """
     FencedBucket(s3_client, "b", prefix="x.d").object("name")
-    with pytest.raises(ValueError, match="reserved"):
-        FencedBucket(s3_client, "b", prefix="r.d/")
+    for prefix in ("r.d/", "a//b", "/", "a/../", "a\\b/", "x.sinkfence-probe/"):
+        with pytest.raises(ValueError) as refusal:
+            FencedBucket(s3_client, "b", prefix=prefix)
+        with pytest.raises(ValueError, match=re.escape(str(refusal.value))):
+            doctor(s3_client, "b", prefix)
     for prefix, error in (
         (None, TypeError),
         (b"x/", TypeError),
         ("x" * 901, ValueError),
         ("\ud800", ValueError),
     ):
-        with pytest.raises(error):
-            FencedBucket(s3_client, "b", prefix=prefix)
+        for call in (FencedBucket, doctor):
+            with pytest.raises(error):
+                call(s3_client, "b", prefix=prefix)
     for bucket, error in ((None, TypeError), (7, TypeError), ("", ValueError)):
         with pytest.raises(error, match="bucket"):
             FencedBucket(s3_client, bucket)
