@@ -18,6 +18,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from psycopg.rows import dict_row
+from psycopg.types.numeric import NumericLoader
 from sqlalchemy.orm import Session
 
 from sinkfence import Leases
@@ -350,7 +351,9 @@ def test_results_stay_out_of_error_texts(pg: SqlStore, admin: psycopg.Connection
 # In a transaction of the caller's.
 
 
-@pytest.mark.parametrize("kind", ["connection", "session", "psycopg", "psycopg with dict rows"])
+@pytest.mark.parametrize(
+    "kind", ["connection", "session", "psycopg", "psycopg with dict rows", "psycopg with raw cursors"]
+)
 def test_completion_in_the_callers_transaction_is_provisional(
     pg: SqlStore, pg_url: str, leases_of: Callable[..., Leases], kind: str
 ) -> None:
@@ -362,6 +365,7 @@ def test_completion_in_the_callers_transaction_is_provisional(
         "session": lambda: Session(engine),
         "psycopg": lambda: psycopg.connect(pg_url),
         "psycopg with dict rows": lambda: psycopg.connect(pg_url, row_factory=dict_row),
+        "psycopg with raw cursors": lambda: psycopg.connect(pg_url, cursor_factory=psycopg.RawCursor),
     }[kind]
     with opened() as conn:
         lease.renew(conn=conn)
@@ -474,6 +478,22 @@ def test_a_release_that_the_caller_committed_is_no_loss(
             assert not lease.lost.wait(0.01)
     assert losses.heard == []
     pg.renew(b.token, 30.0)
+
+
+@pytest.mark.parametrize("alchemist", [False, True])
+def test_a_connection_that_reads_numbers_in_its_own_way_tells_a_loss(
+    pg: SqlStore, pg_url: str, alchemist: bool
+) -> None:
+    """A generation that comes as a Decimal, by a loader of the caller's connection, is a number."""
+    token = pg.acquire(JOB, "a:1", 30.0).token
+    pg.raise_above(JOB, 7)
+    engine = alchemy(pg_url)
+    with psycopg.connect(pg_url) if not alchemist else engine.connect() as conn:
+        driver = conn.connection.driver_connection if alchemist else conn
+        driver.adapters.register_loader("int8", NumericLoader)
+        with pytest.raises(LeaseLost, match="generation 7"):
+            pg.complete(token, None, conn)
+    engine.dispose()
 
 
 @pytest.mark.parametrize("conn", [object(), "postgresql://"])

@@ -219,9 +219,10 @@ async def _fetch_in(conn: Any, query: Query) -> Sequence[Row]:
         if kind_of(conn, "asynchronous") == "sqlalchemy":
             rows: Sequence[Row] = (await conn.execute(text(query.sql), query.params)).all()
             return rows
+        import psycopg
         from psycopg.rows import tuple_row
 
-        async with conn.cursor(row_factory=tuple_row) as cursor:
+        async with psycopg.AsyncCursor(conn, row_factory=tuple_row) as cursor:
             await cursor.execute(pyformat(query.sql), query.params)
             fetched: Sequence[Row] = await cursor.fetchall()
             return fetched

@@ -25,9 +25,11 @@ def fetch_in(conn: Any, query: Query) -> Sequence[Row]:
         if kind_of(conn, "synchronous") == "sqlalchemy":
             rows: Sequence[Row] = conn.execute(text(query.sql), query.params).all()
             return rows
+        import psycopg
         from psycopg.rows import tuple_row
 
-        with conn.cursor(row_factory=tuple_row) as cursor:
+        # Not the connection's own cursor_factory, whose placeholders may be others.
+        with psycopg.Cursor(conn, row_factory=tuple_row) as cursor:
             cursor.execute(pyformat(query.sql), query.params)
             fetched: Sequence[Row] = cursor.fetchall()
             return fetched

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -161,6 +162,8 @@ def record(row: Row) -> Record:
         SchemaMismatch: somebody has edited the row to nonsense. Nothing can be acquired from it.
     """
     job_id, generation, state, owner, until, now, result = row[:7]
+    if isinstance(generation, Decimal):  # a connection of the caller's may have a loader of its own
+        generation = int(generation)
     free = until == -math.inf
     whole = (
         type(generation) is int
