@@ -39,6 +39,12 @@ class Bucket:
             raise TypeError(f"bucket must be a str, its name, not {type(bucket).__name__}")
         if not bucket:
             raise ValueError("bucket must be the name of a bucket, and is empty")
+        # boto3's own errors tell the whole URL, and end in logs.
+        if "@" in urlsplit(str(client.meta.endpoint_url)).netloc:
+            raise ValueError(
+                "the client's endpoint_url has a user or a password in it, which S3 takes no notice of, and "
+                "errors show: leave them out, and give boto3 its credentials by other means"
+            )
         # First, as another's handler may answer in S3's place; and once for each client, whoever asks.
         client.meta.events.register_first("before-send.s3.PutObject", _note_sending, unique_id="sinkfence")
         self.client = client
@@ -151,9 +157,8 @@ def _note_sending(**_: object) -> None:
 
 
 def endpoint(client: S3Client) -> str:
-    """Return where a client sends to, to be shown: without the user and password that a URL may hold."""
-    url = urlsplit(str(client.meta.endpoint_url))
-    return url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
+    """Return where a client sends to."""
+    return str(client.meta.endpoint_url)
 
 
 def strong(etag: str) -> str:

@@ -212,6 +212,18 @@ def test_a_longest_prefix_has_room_for_the_probe(s3_client, bucket_name, prefix)
     assert FencedBucket(s3_client, bucket_name, prefix=prefix[:899] + "/").object("r").put(b"x", A).seq == 1
 
 
+@pytest.mark.parametrize(
+    "login", ["user:geheim@", "geheim@", "user:geh%2Feim@", ":geheim@", "user:p@geheim@"]
+)
+def test_an_endpoint_with_a_password_in_it_is_refused(client_at, login):
+    """boto3 shows the URL whenever it can't connect: refused at once, and not shown in doing so."""
+    client = client_at(f"http://{login}127.0.0.1:9")
+    for call in (FencedBucket, doctor):
+        with pytest.raises(ValueError, match="endpoint_url") as refusal:
+            call(client, "b")
+        assert "geh" not in str(refusal.value)
+
+
 def test_names_and_arguments_of_a_bucket(s3_client):
     """The rule holds for the prefix too, which leaves room for the probe's keys; a resource is no client.
 

@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 import sinkfence_s3.buckets
 from sinkfence.errors import NotEnforced, StaleToken
 from sinkfence.tokens import Token
-from sinkfence_s3 import FencedBucket, doctor
+from sinkfence_s3 import FencedBucket
 from sinkfence_s3.probe import RACERS, probe
 
 A, B = Token("j", 1, "a:1"), Token("j", 2, "b:1")
@@ -142,17 +142,6 @@ def test_a_child_forked_during_the_probe_probes_by_itself(toy, client_at, aside)
     ended.set()
     killer.cancel()
     assert os.waitstatus_to_exitcode(status) == 0
-
-
-def test_no_password_of_an_endpoint_is_printed(toy, client_at):
-    """Errors and reports end in logs."""
-    toy.ignores = {"If-Match"}
-    client = client_at(toy.endpoint.replace("://", "://user:secret@"))
-    with pytest.raises(NotEnforced) as refusal:
-        FencedBucket(client, "bkt").object("r").put(b"x", A)
-    for said in (str(refusal.value), str(doctor(client, "bkt"))):
-        assert toy.endpoint in said
-        assert "secret" not in said
 
 
 def test_a_store_that_cannot_be_asked_is_not_judged(toy, client_at):
