@@ -22,6 +22,7 @@ from sqlalchemy import Engine, create_engine, text
 from sinkfence import Leases, NotArmed, StaleToken, Token
 from sinkfence.stores.sql import SqlStore
 from sinkfence_postgres import PostgresSink, doctor, installation, marks, transaction
+from sinkfence_trials.servers.postgres import postgres
 
 ROOT = Path(__file__).parents[2]
 RunPage = Callable[..., dict[str, Any]]
@@ -134,6 +135,76 @@ def test_check_a_database(
     same = [line for line in page.splitlines() if line in shown.splitlines()]
     assert len([line for line in same if line.startswith("  ok ")]) == 4
     assert "\ninvoice-42 8 worker-b:99ab 20" in shown
+
+
+def test_set_up_the_roles() -> None:
+    """Typed from top to bottom on a new server, it ends as the page says; so does what helps afterwards."""
+    page = (ROOT / "docs/how-to/set-up-the-roles.md").read_text()
+    blocks = re.findall(r"^```(sql|console|text)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert [kind for kind, _ in blocks] == ["sql", "console", "sql", "console", "sql", "console", "text"]
+    created, install, granted, leases, tables, asked, answer = (block for _, block in blocks)
+    program = [sys.executable, "-c", "from sinkfence.cli import main; main()"]
+
+    def printed(line: str) -> str:
+        words = line.removeprefix("$ sinkfence ").partition(" |")[0].split()
+        return subprocess.run([*program, *words], check=True, capture_output=True, text=True).stdout
+
+    with postgres(durable=True) as server, psycopg.connect(server.dsn, autocommit=True) as admin:
+        for statement in created.splitlines():  # CREATE DATABASE stands alone
+            admin.execute(statement)
+        admin.execute("alter role deployment password 'pw'; alter role application password 'pw'")
+        shop = urlsplit(server.dsn)._replace(path="/shop")
+
+        def login(role: str) -> str:
+            return shop._replace(netloc=f"{role}:pw@{shop.netloc.rpartition('@')[2]}").geturl()
+
+        with psycopg.connect(shop.geturl(), autocommit=True) as conn:
+            conn.execute(printed(install))
+            conn.execute(granted)
+        with psycopg.connect(login("deployment"), autocommit=True) as conn:
+            conn.execute(printed(leases))
+            conn.execute(tables)
+        assert asked.endswith(" postgresql://application@/shop\n")
+        shown = printed(asked.replace("postgresql://application@/shop", login("application")))
+        assert shown.partition("\n")[2] == answer
+        worker = login("application")
+        with (
+            Leases(SqlStore(worker)) as made,
+            made.hold("invoice-42", arm=[PostgresSink(worker)]) as lease,
+        ):
+            with psycopg.connect(login("application")) as conn, transaction(conn, lease):
+                conn.execute("insert into invoice values (42, 100)")
+        with psycopg.connect(login("application")) as conn:
+            for given, named, helps in (
+                (
+                    "grant sinkfence_owner, sinkfence_writer to deployment",
+                    [
+                        "deployment can act as sinkfence_owner",
+                        "deployment owns, and can disable the triggers of,",
+                    ],
+                    "REVOKE sinkfence_writer FROM deployment",
+                ),
+                (
+                    "alter table invoice owner to application",
+                    ["application owns"],
+                    "ALTER TABLE invoice OWNER TO deployment",
+                ),
+            ):
+                assert all(f"`{name}" in page for name in named)
+                assert f"| `{helps}` |" in page
+                with psycopg.connect(shop.geturl(), autocommit=True) as operator:
+                    operator.execute(given)
+                    broken = [each.says for each in doctor(conn).findings if each.grade == "broken"]
+                    assert len(broken) == len(named)
+                    assert all(
+                        says.startswith(name) for says, name in zip(sorted(broken), named, strict=True)
+                    )
+                    operator.execute(helps)
+                    assert doctor(conn).fenced
+            weak = [each.says for each in doctor(conn).findings if each.grade == "weak"]
+            assert weak == ["deployment can act as sinkfence_owner, and change the marks"]
+            admin.execute("REVOKE sinkfence_owner FROM deployment CASCADE")
+            assert {each.grade for each in doctor(conn).findings} == {"ok"}
 
 
 def test_restore_a_destination(run_page: RunPage, engine: Engine, leases: Leases) -> None:
