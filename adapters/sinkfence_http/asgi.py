@@ -34,6 +34,8 @@ _TOKEN = wire.TOKEN.lower().encode()
 _KEY = wire.IDEMPOTENCY_KEY.lower().encode()
 _STATUS = wire.STATUS.lower().encode()
 _ACCEPTED = _STATUS, ACCEPTED.encode()
+_UNSEEN = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
+"""Extensions by which a server sends a file itself: no byte of it comes by here, to be kept."""
 
 
 class FencingMiddleware:
@@ -111,6 +113,7 @@ class FencingMiddleware:
                     inside = True
                     if (answer := known(claim)) is not None:
                         return await _answer(send, answer)
+                    _hide(scope)
                     recorder = _Recorder(passage, claim, replay.max_body, send)
                     await self._run(scope, receive, _Response(passage, send, recorder))
         except _Gone:
@@ -232,6 +235,13 @@ async def _read(scope: Scope, receive: Receive, limit: int) -> tuple[bytes, Rece
         return read.pop() if read else await receive()
 
     return digest, again
+
+
+def _hide(scope: Scope) -> None:
+    """Offer the application of an answer that is to be kept no way of sending it past the recorder."""
+    offered = scope.get("extensions")
+    if offered:  # a dict of its own: a server may use one for all its requests
+        scope["extensions"] = {name: each for name, each in offered.items() if name not in _UNSEEN}
 
 
 def _fingerprint(scope: Scope, token: Token, digest: bytes) -> str:

@@ -80,13 +80,16 @@ class Recording:
     def start(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
         """Note the head of the answer."""
         self.status = status
-        if status in (204, 304):
-            self._length = 0  # whatever the head says
+        head: dict[str, str] = {}
         for name, value in headers:
+            head.setdefault(name.lower(), value)
             if name.lower() in KEPT:
                 self._pairs.append((name, value))
-            elif name.lower() == "content-length" and value.isdecimal() and self._length is None:
-                self._length = int(value)
+        length = head.get("content-length", "").strip()
+        if status in (204, 304):
+            self._length = 0  # whatever the head says
+        elif length.isdecimal() and "transfer-encoding" not in head:  # RFC 9112, section 6.3
+            self._length = int(length)
 
     def add(self, data: bytes) -> None:
         """Note a part of the body."""
@@ -97,13 +100,16 @@ class Recording:
             self._parts.clear()  # an endless answer must not fill the memory
 
     def end(self) -> None:
-        """Note that the answer is whole."""
+        """Note that no more of the body comes."""
         self._ended = True
 
     @property
     def whole(self) -> bool:
-        """Whether it has ended, or all of the declared length is there."""
-        return self._ended or (self._length is not None and self._size >= self._length)
+        """Whether all of the declared length is there, or it has none and has ended.
+
+        One that ends short of it, or goes beyond it, is a broken one to its caller.
+        """
+        return self._ended if self._length is None else self._size == self._length
 
     def kept(self) -> str | None:
         """Return the answer as text, None if it is not to be kept."""

@@ -65,6 +65,34 @@ def test_half_an_answer_is_not_kept():
     assert Kept.read(recording.kept()).body == b"abc"
 
 
+@pytest.mark.parametrize(
+    ("status", "headers", "parts", "whole"),
+    [
+        (200, {"Content-Length": "5"}, [b"he", b"llo"], True),
+        (200, {"Content-Length": " 5"}, [b"he"], False),
+        (200, {"Content-Length": "5"}, [b"hello world"], False),
+        (200, {"Content-Length": "0"}, [], True),
+        (200, {"Content-Length": "5"}, [], False),
+        (200, {}, [], True),
+        (200, {}, [b"he"], True),
+        (200, {"Transfer-Encoding": "chunked", "Content-Length": "5"}, [b"he"], True),
+        (204, {"Content-Length": "5"}, [], True),
+        (304, {"Content-Length": "5"}, [], True),
+        (404, {"Content-Length": "5"}, [b"he"], False),
+    ],
+)
+def test_an_answer_that_ends_is_kept_if_it_is_as_long_as_it_says(status, headers, parts, whole):
+    """One that is shorter or longer than its Content-Length has broken off to its caller. In chunks, and where
+    there is no body, the length says nothing (RFC 9112, section 6.3)."""
+    recording = Recording(100)
+    recording.start(status, headers.items())
+    for part in parts:
+        recording.add(part)
+    recording.end()
+    assert recording.whole is whole
+    assert (recording.kept() is not None) is whole
+
+
 def test_an_endless_answer_does_not_fill_the_memory():
     """Above the cap nothing is held, and at its end it is known that it was longer."""
     recording = Recording(10)
