@@ -142,4 +142,18 @@ HTTP: tuple[Mutant, ...] = (
         "the payment is made twice",
         (Edit(CALLS, "        self.unknown = self.unknown or sent\n", "        sent = False\n"),),
     ),
+    Mutant(
+        "a failure after the COMMIT taken for nothing done",
+        "http.failed_after_the_commit",
+        "D4",
+        "a handler that has paid, and then met an error, pays once more for the caller's repetition",
+        (Edit(DOOR, "undone = self._stepped and self._watch", "undone = self._watch"),),
+    ),
+    Mutant(
+        "an unknown outcome run again by its own generation",
+        "http.failed_after_the_commit",
+        "D4",
+        "the same",
+        (Edit("adapters/sinkfence_postgres/replay.py", 'return "unknown", None', 'return "run", None'),),
+    ),
 )

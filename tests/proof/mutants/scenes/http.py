@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from typing import Any
 
@@ -227,6 +227,29 @@ def lost_answer(ground: Ground) -> Scene:
         scene.look()
         stop.cut()
         posting.result(30)
+    return scene
+
+
+def failed_after_the_commit(ground: Ground) -> Scene:
+    """A posts under a key; its handler commits, and then the server of its mail is down, for this once."""
+    shop = Shop(ground)
+    scene = shop.scene
+    sink = PostgresSink(shop.table.dsn)
+    shop.fence = Fence(sink, TrustedNetwork(), replay=sink.replay(), principal=lambda _: "workers")
+    statuses = ["502 Bad Gateway"]
+
+    def handle(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        token = shop.fence.admit(environ, environ["PATH_INFO"].lstrip("/"))
+        shop.table.write(token, body_of(environ))
+        start_response(statuses.pop() if statuses else "200 OK", [("Content-Length", "0")])
+        return []
+
+    with shop.open(handle) as url:
+        a = scene.issued(1, "A")
+        with scene.arming(a):
+            shop.arm(url, a)
+        with suppress(OutcomeUnknown), scene.writing(a, "pay") as attempt:
+            shop.post(url, a, attempt, key="pay")
     return scene
 
 

@@ -15,7 +15,7 @@ from mutants.scenes import Ground
 from mutants.scenes.tables import Table
 from sinkfence.marks import MemoryMarks, admit
 from sinkfence.tokens import Token
-from sinkfence_http import Fence, TrustedNetwork, wsgi
+from sinkfence_http import Fence, TrustedNetwork, wire, wsgi
 from sinkfence_http.requests_adapter import FencedAdapter, HttpSink
 from sinkfence_postgres import PostgresSink
 
@@ -78,11 +78,12 @@ class Shop:
             session.trust_env = False
             HttpSink(session, url).arm(token)
 
-    def post(self, url: str, token: Token, attempt: str, job: str = "") -> None:
-        """Post as a caller does, without an idempotency key."""
+    def post(self, url: str, token: Token, attempt: str, job: str = "", key: str = "") -> None:
+        """Post as a caller does, without an idempotency key unless one is given."""
         with requests.Session() as session:
             session.trust_env = False
             session.mount(url, FencedAdapter(token))
+            session.headers.update({wire.IDEMPOTENCY_KEY: key} if key else {})
             session.post(f"{url}/{job or token.job_id}", data=attempt, timeout=30).raise_for_status()
 
 
