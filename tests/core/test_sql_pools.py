@@ -68,3 +68,14 @@ def test_the_pool_of_an_engine_that_is_passed_is_left_alone(pg_url: str, kind: t
     store.close()
     assert process() == before
     engine.dispose()
+
+
+def test_an_engine_for_one_tenants_schema_is_refused(pg_url: str) -> None:
+    """The store's statements name no schema to translate: two tenants would share their leases."""
+    options = {"execution_options": {"schema_translate_map": {None: "tenant"}}}
+    engine = sa.create_engine(alchemy(pg_url), **options)
+    with pytest.raises(ValueError, match="search_path"):
+        SqlStore(engine)
+    with pytest.raises(ValueError, match="search_path"):
+        sql_aio.SqlStore(create_async_engine(alchemy(pg_url), **options))
+    engine.dispose()

@@ -203,7 +203,7 @@ class SqlStore:
         source = self._source
         options: dict[str, Any]
         if isinstance(source, AsyncEngine):
-            url, options = source.url, {"pool": like(source.sync_engine.pool)}
+            url, options = source.url, {"pool": like(source.sync_engine)}
         else:
             url = full(source)
             asyncpg = url.get_driver_name() == "asyncpg"

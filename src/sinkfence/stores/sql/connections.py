@@ -43,12 +43,13 @@ def engine_for(source: str | sa.URL | sa.Engine, *, spare: int = 0) -> sa.Engine
     it must have room, however small that pool is.
 
     Raises:
-        ValueError: neither PostgreSQL nor an SQLite file, an asynchronous driver, or a pool that shares.
+        ValueError: neither PostgreSQL nor an SQLite file, an asynchronous driver, a pool that shares, or a
+            schema_translate_map.
         ImportError: the driver is not installed.
     """
     options: dict[str, Any]
     if isinstance(source, sa.Engine):
-        url, options = source.url, {"pool": like(source.pool, spare)}
+        url, options = source.url, {"pool": like(source, spare)}
     else:
         url = full(source)
         arguments: dict[str, Any] = {"timeout": 5.0}
@@ -62,12 +63,19 @@ def engine_for(source: str | sa.URL | sa.Engine, *, spare: int = 0) -> sa.Engine
     return engine
 
 
-def like(pool: sa.Pool, spare: int = 0) -> sa.Pool:
-    """Return a pool of our own that connects as this one does, with room for so many connections more.
+def like(engine: sa.Engine, spare: int = 0) -> sa.Pool:
+    """Return a pool of our own that connects as this engine does, with room for so many connections more.
 
     Raises:
-        ValueError: it has one connection for all threads, whose statements and transactions would mix.
+        ValueError: it has one connection for all threads, whose statements and transactions would mix; or
+            another schema than its connections have, which two tenants would share the leases for.
     """
+    if engine.get_execution_options().get("schema_translate_map"):
+        raise ValueError(
+            "SqlStore does not follow a schema_translate_map: give it an engine whose connections have the "
+            "search_path (connect_args={'options': '-c search_path=...'})"
+        )
+    pool = engine.pool
     if isinstance(pool, sa.StaticPool):
         raise ValueError(
             "a StaticPool has one connection for all threads: give SqlStore the URL, or an engine without it"
