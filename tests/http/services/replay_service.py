@@ -75,6 +75,13 @@ def plan(query: dict[str, str], run: int, size: int) -> tuple[int, list[tuple[st
     return status, headers, body if status != 204 else b""
 
 
+def step_of(fence: Any, request: Any, query: dict[str, str], headers: Any) -> str | None:
+    """Return the step that the payment is, None where the test wants it to be none."""
+    if "stepless" in query:
+        return None
+    return str(fence.step(request, "pay")) if headers.get("Idempotency-Key") else "pay"
+
+
 def principal(request: Any) -> str:
     headers = {name.decode(): value.decode() for name, value in request.get("headers", ())}
     return headers.get("x-user") or request.get("HTTP_X_USER") or ""
@@ -89,7 +96,7 @@ def starlette_app() -> Any:
         gate = aio.HostGate(SETTINGS["folder"], drain_timeout=SETTINGS.get("drain_timeout", 10.0))
     fence = aio.Fence(gate, TrustedNetwork(), replay=gate.replay(CAP), principal=principal)
 
-    async def effect(token: Token, step: str, run: int) -> int:
+    async def effect(token: Token, step: str | None, run: int) -> int:
         if engine is None:
             return run
 
@@ -99,7 +106,9 @@ def starlette_app() -> Any:
                 await connection.execute(sqlalchemy.text(PAY), {"job": token.job_id, "run": run})
                 return run
 
-            return await sinkfence_postgres.aio.once(connection, token, step, pay)
+            return await (
+                pay() if step is None else sinkfence_postgres.aio.once(connection, token, step, pay)
+            )
 
     async def pay(request: Any) -> Any:
         query = dict(request.query_params)
@@ -112,20 +121,26 @@ def starlette_app() -> Any:
         run = note(f"{job} {token.generation} {os.getpid()}")
         if query.get("stall") == "before":
             await anyio.to_thread.run_sync(stall, abandon_on_cancel=True)
-        run = await effect(token, f"pay {request.headers.get('idempotency-key')}", run)
+        if query.get("answer") == "fails":
+            raise RuntimeError("as the test wants")
+        run = await effect(token, step_of(fence, request.scope, query, request.headers), run)
         if query.get("stall") == "after":
             await anyio.to_thread.run_sync(stall, abandon_on_cancel=True)
-        if query.get("answer") == "stream":
+        if query.get("answer") in ("stream", "breaks"):
 
             async def chunks() -> AsyncIterator[bytes]:
                 for number in range(3):
                     yield b"data: %d %d\n\n" % (run, number)
+                    if query["answer"] == "breaks":
+                        raise RuntimeError("as the test wants")
 
             return StreamingResponse(chunks(), media_type="text/event-stream")
         status, headers, body = plan(query, run, size)
         response = Response(body, status, media_type="application/json")
         for name, value in headers:
             response.headers.append(name, value)
+        if query.get("answer") == "short":
+            response.headers["Content-Length"] = str(len(body) + 1)
         return response
 
     paths = ["/accounts/{account:int}", "/other/{account:int}"]
@@ -144,7 +159,7 @@ def flask_app() -> Any:
     fence = sinkfence_http.Fence(gate, TrustedNetwork(), replay=gate.replay(CAP), principal=principal)
     app = flask.Flask(__name__)
 
-    def effect(token: Token, step: str, run: int) -> int:
+    def effect(token: Token, step: str | None, run: int) -> int:
         if engine is None:
             return run
         with engine.connect() as connection, sinkfence_postgres.transaction(connection, token):
@@ -153,7 +168,7 @@ def flask_app() -> Any:
                 connection.execute(sqlalchemy.text(PAY), {"job": token.job_id, "run": run})
                 return run
 
-            return sinkfence_postgres.once(connection, token, step, pay)
+            return pay() if step is None else sinkfence_postgres.once(connection, token, step, pay)
 
     @app.route("/accounts/<int:account>", methods=["POST", "PUT"])
     @app.route("/other/<int:account>", methods=["POST", "PUT"])
@@ -167,20 +182,26 @@ def flask_app() -> Any:
         run = note(f"{job} {token.generation} {os.getpid()}")
         if query.get("stall") == "before":
             stall()
-        run = effect(token, f"pay {flask.request.headers.get('Idempotency-Key')}", run)
+        if query.get("answer") == "fails":
+            raise RuntimeError("as the test wants")
+        run = effect(token, step_of(fence, flask.request.environ, query, flask.request.headers), run)
         if query.get("stall") == "after":
             stall()
-        if query.get("answer") == "stream":
+        if query.get("answer") in ("stream", "breaks"):
 
             def chunks() -> Iterator[bytes]:
                 for number in range(3):
                     yield b"data: %d %d\n\n" % (run, number)
+                    if query["answer"] == "breaks":
+                        raise RuntimeError("as the test wants")
 
             return flask.Response(chunks(), mimetype="text/event-stream")
         status, headers, body = plan(query, run, size)
         response = flask.Response(body, status, mimetype="application/json")
         for name, value in headers:
             response.headers.add(name, value)
+        if query.get("answer") == "short":
+            response.headers["Content-Length"] = str(len(body) + 1)
         return response
 
     return wsgi.FencingMiddleware(app, fence)
