@@ -320,6 +320,38 @@ def test_a_refusal_in_the_body_makes_room_for_the_next_owner(
         assert lease.generation > 41
 
 
+@pytest.mark.parametrize("wrapped", ["group", "cause", "swallowed"])
+def test_a_refusal_makes_room_however_it_leaves_the_body(
+    store: Store, leases_of: MakeLeases, wrapped: str
+) -> None:
+    """In a group, as the cause of a framework's error, or kept in the body: the lease has heard of it."""
+    leases = leases_of(store)
+    sink = MemoryMarks()
+    sink.arm(Token(JOB, 41, "lost:1"))
+    with suppress(ExceptionGroup, RuntimeError), leases.hold(JOB) as lease:
+        try:
+            sink.arm(lease)
+        except StaleToken as stale:
+            if wrapped == "group":
+                raise ExceptionGroup("unhandled errors in a TaskGroup", [stale]) from None
+            if wrapped == "cause":
+                raise RuntimeError("the framework's") from stale
+    assert lease.lost.is_set()
+    assert (store.get(JOB).generation, store.get(JOB).owner) == (42, None)
+    with leases.hold(JOB) as lease:
+        sink.arm(lease)
+
+
+def test_a_refusal_that_the_body_keeps_does_not_hide_a_takeover(store: Store, leases_of: MakeLeases) -> None:
+    """Where the sink was right, hold() says at the end that the job is another's, whose record stays."""
+    sink = MemoryMarks()
+    with pytest.raises(LeaseLost), leases_of(store).hold(JOB) as lease:
+        sink.arm(take_over(store))
+        with suppress(StaleToken):
+            sink.arm(lease)
+    assert (store.get(JOB).generation, store.get(JOB).owner) == (2, "b:2")
+
+
 def test_a_refusal_in_the_body_leaves_a_later_owners_record(store: Store, leases_of: MakeLeases) -> None:
     """Where it is A who is stale, B's record stays as it is."""
     with pytest.raises(StaleToken), leases_of(store).hold(JOB) as lease:

@@ -123,10 +123,13 @@ class Holder(Generic[L]):
         # In a child that was forked inside the body the lease is the parent's, who goes on with it.
         if tenure.is_forked or tenure.end in {RELEASED, COMPLETED}:
             return
-        if isinstance(error, StaleToken) and error.token == tenure.token:
+        if isinstance(error, StaleToken):
             held.lease.lose(error)
-            yield from self._make_room(tenure, error)
-            return
+        # As the sink has told it: the error may come in a group or as another one's cause, or not at all.
+        if tenure.refusal is not None:
+            raised = yield from self._make_room(tenure, tenure.refusal)
+            if raised or error is not None:
+                return
         was_ours = tenure.remaining() > 0
         try:
             seconds = waits.LEAVING if was_ours else waits.LEAVING_LOST
@@ -201,7 +204,7 @@ class Holder(Generic[L]):
         tenure.finish("it was given up before the body", None)
         yield from self._release_quietly(tenure.token, waits.LEAVING)
 
-    def _make_room(self, tenure: Tenure, stale: StaleToken) -> Steps[None]:
+    def _make_room(self, tenure: Tenure, stale: StaleToken) -> Steps[bool]:
         # Where the store has gone back, the next owner would be refused like this one, and the next.
         until = self._clock() + waits.LEAVING
         grant = None
@@ -212,6 +215,7 @@ class Holder(Generic[L]):
             log.warning("job %r was not raised above a refusal: %s", tenure.token.job_id, failed)
         left = max(until - self._clock(), waits.RELEASE)
         yield from self._release_quietly(grant.token if grant else tenure.token, left)
+        return grant is not None
 
     def _release_quietly(self, token: Token, seconds: float) -> Steps[None]:
         try:

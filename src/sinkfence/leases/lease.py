@@ -80,6 +80,7 @@ class BaseLease:
     def lose(self, reason: StaleToken) -> None:
         """Hear from a sink that it refused this lease's token: it is lost."""
         if reason.token == self._tenure.token and not self._tenure.is_forked:
+            self._tenure.refusal = reason
             self._tenure.finish("a destination has refused its token as stale", reason)
 
 

@@ -31,6 +31,8 @@ class Tenure:
         self.lost: Final = threading.Event()
         self.ended: Callable[[Loss | None], None] = lambda loss: None
         """Called by whichever thread ends it, after the fact and outside of any lock."""
+        self.refusal: StaleToken | None = None
+        """What a sink has refused it with, whatever became of that error."""
         self._clock = clock
         self._process = this_process()
         # It may be taken again: a signal's handler that releases runs in the middle of what it interrupts.

@@ -203,8 +203,8 @@ MANAGERS: tuple[Mutant, ...] = (
         (
             Edit(
                 HOLDER,
-                "yield from self._make_room(tenure, error)",
-                "yield from self._release_quietly(tenure.token)",
+                "yield from self._make_room(tenure, tenure.refusal)",
+                "yield from self._release_quietly(tenure.token, 1.0)",
             ),
         ),
     ),
