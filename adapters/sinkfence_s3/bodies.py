@@ -88,13 +88,12 @@ def octets(piece: object) -> bytes | memoryview:
 def _of_file(file: Readable) -> Generator[Body]:
     # Asked and not looked up: the wrappers of tempfile and of web frameworks are no io.IOBase.
     asked = getattr(file, "seekable", None)
-    if not (callable(asked) and asked()):
+    extent = _extent(cast("io.BufferedIOBase", file)) if callable(asked) and asked() else None
+    if extent is None:
         yield Body(None, _measured(_read(file), None))
         return
     seekable = cast("io.BufferedIOBase", file)
-    start = seekable.tell()
-    length = seekable.seek(0, io.SEEK_END) - start
-    seekable.seek(start)
+    start, length = extent
     # What `to_parquet(buffer)` leaves behind: put as it stands, it would be an empty object.
     if start and length <= 0:
         raise ValueError("this file stands at its end, nothing would be put: seek(0) first, or put b''")
@@ -104,6 +103,17 @@ def _of_file(file: Readable) -> Generator[Body]:
         with suppress(ValueError, OSError):  # closed meanwhile: the first error is the one to hear
             seekable.seek(start)
         raise
+
+
+def _extent(file: io.BufferedIOBase) -> tuple[int, int] | None:
+    """Return where a file stands, and how much of it is to come; None if only reading tells its end."""
+    start = file.tell()
+    try:
+        length = file.seek(0, io.SEEK_END) - start
+    except OSError:  # of Linux's /proc, say, which has a beginning to go back to and no end
+        return None
+    file.seek(start)
+    return start, length
 
 
 def _read(file: Readable) -> Iterator[object]:

@@ -5,6 +5,7 @@ import io
 import os
 import re
 import tempfile
+from pathlib import Path
 
 import boto3
 import pytest
@@ -53,6 +54,20 @@ def test_bytes_paths_files_and_streams_are_bodies(fenced, tmp_path, count):
     with open(read, "rb") as pipe:
         thing.put(pipe, A)
     assert thing.get().read() == b"piped"
+
+
+def test_a_file_whose_end_cannot_be_sought_is_a_stream(fenced):
+    """Those of /proc say that they can seek, and refuse to go to their end: put as they are read."""
+    path = Path("/proc/self/status")
+    thing = fenced.object("r")
+    thing.put(path, A)
+    assert thing.get().read().startswith(b"Name:\t")
+    with path.open("rb") as file, path.open("rb", buffering=0) as raw:
+        for each in (file, raw):
+            assert each.read(5) == b"Name:"
+            thing.put(each, A)
+            assert thing.get().read().startswith(b"\t")
+    fenced.put_once("o", path, step="s")
 
 
 def test_views_of_any_shape_are_their_bytes(fenced):
