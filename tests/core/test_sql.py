@@ -547,6 +547,7 @@ def test_an_engines_connections_are_missed_when_they_go_silent(
         ("sqlite:///:memory:", ValueError, "MemoryStore"),
         ("mysql://localhost/x", ValueError, "PostgreSQL or SQLite"),
         ("postgresql+asyncpg://localhost/x", ValueError, "asynchronous"),
+        ("postgresql+pg8000://localhost/x", ValueError, "use postgresql.psycopg"),
         ("mariadb:secret-word", sa.exc.ArgumentError, "parse"),
     ],
 )

@@ -30,6 +30,9 @@ _SHUTDOWN: Final = {"57P01", "57P02", "57P03"}
 TIMEOUTS: Final[Mapping[str, int]] = {"connect_timeout": 5}
 """How long psycopg tries to connect, in seconds, and not for its 130."""
 
+DRIVERS: Final = {"psycopg", "psycopg_async", "psycopg2", "asyncpg"}
+"""Whose errors have the server's code: without it nothing tells what may be sent again."""
+
 POOL: Final[Mapping[str, int]] = {"pool_size": 15, "max_overflow": 0}
 """As many as SQLAlchemy's default allows, and kept: it opens and closes the last ten for each statement."""
 
@@ -38,13 +41,12 @@ def engine_for(source: str | sa.URL | sa.Engine, *, spare: int = 0) -> sa.Engine
     """Return an engine of the store's own, in autocommit; nothing is connected yet.
 
     An engine that is passed says where the database is, how to log in, and how long to try (psycopg's
-    connect_timeout). Its pool is not used: a body that
-    has all its connections in use must not keep the heartbeat waiting for one. `spare`: for how many more
-    it must have room, however small that pool is.
+    connect_timeout). Its pool is not used: a body that has all its connections in use must not keep the
+    heartbeat waiting for one. `spare`: for how many more it must have room, however small that pool is.
 
     Raises:
-        ValueError: neither PostgreSQL nor an SQLite file, an asynchronous driver, a pool that shares, or a
-            schema_translate_map.
+        ValueError: neither PostgreSQL nor an SQLite file, a driver that is none of `DRIVERS` or is
+            asynchronous, a pool that shares, or a schema_translate_map.
         ImportError: the driver is not installed.
     """
     options: dict[str, Any]
@@ -111,6 +113,10 @@ def made(create: Callable[..., T], url: sa.URL, options: Mapping[str, Any]) -> T
     backend = url.get_backend_name()
     if backend not in {"postgresql", "sqlite"}:
         raise ValueError(f"SqlStore keeps leases in PostgreSQL or SQLite, not in {backend}")
+    if backend == "postgresql" and url.get_driver_name() not in DRIVERS:
+        raise ValueError(
+            f"SqlStore cannot read what {url.get_driver_name()} says of errors: use postgresql+psycopg"
+        )
     if backend == "sqlite" and url.database in {None, "", ":memory:"}:
         raise ValueError(
             "SqlStore needs an SQLite file (sqlite:///leases.db): in memory, MemoryStore does it"

@@ -81,7 +81,7 @@ class SqlStore:
     backup) does not issue their numbers again, as long as the clocks agree within the time that took.
 
     Raises:
-        ValueError: the URL names neither PostgreSQL nor an SQLite file.
+        ValueError: the URL names neither PostgreSQL, by psycopg or psycopg2, nor an SQLite file.
         ImportError: the driver is not installed.
         SchemaMismatch: any call, while the tables are missing: run `create_schema()` once.
         NotEnforced: any call, where an SQLite database turns out to be no file in WAL mode, but in memory, or
