@@ -144,10 +144,7 @@ class Leases:
         return self._store.get(job_id)
 
     def list(self, prefix: str = "") -> Sequence[Record]:
-        """Return the records whose job_id starts with prefix, in bytewise order.
-
-        One that somebody has damaged is left out, and logged as an error.
-        """
+        """Return the records whose job_id starts with prefix, in bytewise order."""
         return self._store.list(check_prefix(prefix))
 
     def reopen(self, job_id: str) -> Record:

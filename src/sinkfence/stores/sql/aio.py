@@ -126,7 +126,7 @@ class SqlStore:
 
     async def list(self, prefix: str) -> Sequence[Record]:
         """As `Store.list`."""
-        return records.readable(await self._fetch(records.look_under(self._dialect, prefix)))
+        return [records.record(row) for row in await self._fetch(records.look_under(self._dialect, prefix))]
 
     async def reopen(self, job_id: str, *, seen: Record | None = None) -> Record:
         """As `sinkfence.stores.sql.SqlStore.reopen`."""

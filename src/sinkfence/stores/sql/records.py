@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from sinkfence.errors import Conflict, SchemaMismatch
 from sinkfence.grants import Record
-from sinkfence.observe import log
 from sinkfence.steps import Steps
 from sinkfence.stores.sql.dialects import TABLE, Dialect, Query, Row
 from sinkfence.tokens import MAX_GENERATION
 
 T = TypeVar("T")
+
+_FIRST: Final = -62_135_596_800.0
+_LAST: Final = 253_402_300_799.0
+"""What a datetime can say, in seconds since 1970."""
 
 
 class NotSeen(Exception):
@@ -170,9 +173,10 @@ def record(row: Row) -> Record:
         and 0 <= generation <= MAX_GENERATION
         and state in {"open", "done"}
         and isinstance(until, float)
-        and (free or math.isfinite(until))
     )
     try:
+        # An operator's 'infinity' keeps everybody out, and must not hide the other records from a list.
+        until = until if free else min(max(until, _FIRST), _LAST)
         lease_until = None if free else instant(until)
         value: Any = None if result is None else json.loads(result)
     except (TypeError, ValueError, OverflowError):
@@ -184,17 +188,6 @@ def record(row: Row) -> Record:
         )
     remaining = None if free else max(until - now, 0.0)
     return Record(job_id, generation, state, owner, lease_until, remaining, value)
-
-
-def readable(rows: Sequence[Row]) -> list[Record]:
-    """Read records. Of one that is damaged an error is logged: it does not hide the others."""
-    found: list[Record] = []
-    for row in rows:
-        try:
-            found.append(record(row))
-        except SchemaMismatch as damaged:
-            log.error("%s", damaged, extra={"job_id": row[0]})
-    return found
 
 
 def instant(seconds: float) -> datetime:

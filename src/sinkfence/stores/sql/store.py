@@ -194,7 +194,7 @@ class SqlStore:
 
     def list(self, prefix: str) -> Sequence[Record]:
         """As `Store.list`."""
-        return records.readable(self.fetch(records.look_under(self._dialect, prefix)))
+        return [records.record(row) for row in self.fetch(records.look_under(self._dialect, prefix))]
 
     def reopen(self, job_id: str, *, seen: Record | None = None) -> Record:
         """As `Store.reopen`; where `seen` is given, only if the record is still that one, else Conflict."""
