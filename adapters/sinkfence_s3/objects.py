@@ -105,7 +105,9 @@ class FencedObject:
 
         An exception in the block puts nothing, and leaves nothing of what was sent. Up to 1 MiB nothing is
         sent before the end of the block. `written` of the file tells afterwards what the put did. It takes up
-        to 78 GiB; a write that failed ends the put, even if its error is caught.
+        to 78 GiB; a write that failed ends the put, even if its error is caught. What is wrapped around the
+        file (io.TextIOWrapper, gzip.GzipFile) keeps its last bytes to itself: close it inside the block, best
+        as the last item of the same `with`, else they are missing in what is put, without an error.
 
         Raises:
             as `put`; inside the block, on writing, as well as at its end.

@@ -52,9 +52,9 @@ def leases(tmp_path: Path) -> Iterator[Leases]:
 def test_pandas_and_arrow(
     run_page: RunPage, given: dict[str, str], leases: Leases, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Frames are written by pandas and pyarrow, read by columns, and found by fsspec's URLs."""
+    """Frames go through pandas and Arrow, are read by columns, and found by fsspec's URLs; gzip wraps one."""
     names = run_page("docs/how-to/use-pandas-and-arrow.md", replace=given, leases=leases)
-    assert capsys.readouterr().out == "2000 999000\nTrue\n"
+    assert capsys.readouterr().out == "größe\n2000 999000\nTrue\n"
     assert names["sales"].stat().seq == 3  # an arming and two puts
     with pytest.raises(FileNotFoundError):
         names["Fenced"](names["bucket"]).info("fenced://missing")

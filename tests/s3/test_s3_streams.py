@@ -1,5 +1,6 @@
 """Bodies that are streamed: from files, pipes and iterables, and written inside a block."""
 
+import gzip
 import hashlib
 import io
 import os
@@ -186,6 +187,19 @@ def test_the_file_of_a_block_may_be_wrapped_and_closed(fenced):
             archive.writestr("name", b"content")
     with thing.get() as file, zipfile.ZipFile(file) as archive:
         assert archive.read("name") == b"content"
+
+
+def test_wrappers_of_a_file_are_closed_before_its_block_ends(fenced):
+    """Several of them, in the same `with`, as the docs say: all bytes are there."""
+    thing = fenced.object("r")
+    with (
+        thing.open(A) as file,
+        gzip.GzipFile(fileobj=file, mode="wb") as packed,
+        io.BufferedWriter(packed) as buffered,
+        io.TextIOWrapper(buffered, encoding="utf-8") as text,
+    ):
+        text.write("größe")
+    assert gzip.decompress(thing.get().read()).decode() == "größe"
 
 
 @pytest.mark.parametrize("fault", ["text", "lines", "closed"])
