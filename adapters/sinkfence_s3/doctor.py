@@ -40,6 +40,7 @@ def doctor(client: S3Client, bucket: str, prefix: str = "") -> Report:
             findings += _tried(trial, name, "unknown", partial(_conditions, name, step))
         if all(each.grade == "ok" for each in findings):
             findings += _tried(trial, "races", "unknown", _races)
+        findings += [_quotes(trial, findings)]
         for name, look in _MORE.items():
             findings += _tried(trial, name, "weak" if name == "metadata" else "note", look)
     finally:
@@ -74,8 +75,10 @@ def _races(trial: Trial) -> list[Finding]:
     return [_judged(name, problem) for name, problem in races(trial, ROUNDS).items()]
 
 
-def _quotes(trial: Trial) -> Finding:
+def _quotes(trial: Trial, findings: list[Finding]) -> Finding:
     name = "ETags in conditions"
+    if not any(each.name == "swap if unchanged" and each.grade == "ok" for each in findings):
+        return Finding(name, "unknown", "could not be told: no swap was seen to work")
     if trial.bucket.bare:
         return Finding(name, "note", "taken only without their quotes, which is found out and done")
     return Finding(name, "ok", "taken as they are sent")
@@ -128,6 +131,8 @@ def _versioning(trial: Trial) -> Finding:
 
 
 def _cleaned(trial: Trial) -> Finding:
+    if not trial.made:
+        return Finding("deleting", "unknown", "could not be tried: nothing was made that could be deleted")
     if not trial.left:
         return Finding("deleting", "ok", "allowed: what was tried here is gone")
     says = f"{trial.left} objects of a few bytes could not be deleted, and stay in {trial.folder!r}"
@@ -146,7 +151,6 @@ def _once(findings: list[Finding]) -> Finding:
 
 
 _MORE: Final[Mapping[str, Callable[[Trial], Finding]]] = {
-    "ETags in conditions": _quotes,
     "equal bytes": _equal_bytes,
     "clock": _clock,
     "versioning": _versioning,

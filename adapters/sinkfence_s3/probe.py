@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
 from sinkfence.errors import NotEnforced
 from sinkfence_s3.answers import nothing_written, refused, status
@@ -26,6 +26,9 @@ RACERS: Final = 4
 """Per condition; both races run at once, inside the ten connections that a boto3 client keeps."""
 PATIENCE: Final = 30.0
 """Seconds for one step, whatever the client's timeouts are: some stores let who lost a race wait a while."""
+
+GRACE: Final = 5.0
+"""Seconds that requests still under way have to end, before what was made is deleted."""
 
 T = TypeVar("T")
 Problem = str | None
@@ -70,7 +73,16 @@ class Trial:
         self.folder: str = f"{check_prefix(prefix)}{PROBES}/{uuid.uuid4()}/"
         self.left: int = 0
         """How many keys `clean` could not delete."""
-        self._made: set[tuple[str, str | None]] = set()  # adding is atomic
+        self._made: set[tuple[str, str | None]] = set()
+        self._at_rest = threading.Condition()
+        """Guards these, which the threads of a step go on to change when it was given up, or interrupted."""
+        self._under_way: int = 0
+        self._over: bool = False
+
+    @property
+    def made(self) -> int:
+        """How many keys were made, or may have been."""
+        return len(self._made)
 
     def run(self, name: str, step: Callable[[Trial], T]) -> T:
         """Return what a step returns.
@@ -95,14 +107,28 @@ class Trial:
         An answer that may be a lost success (5xx, or after a repetition by boto3) is raised: no verdict.
         """
         exchange = Exchange(self.bucket, self.folder + name)
+        with self._at_rest:
+            if self._over:
+                raise TimeoutError("the probe is over")  # to a thread that nobody listens to
+            self._under_way += 1
+        made = True
         try:
-            new = exchange.write(body, etag, **extra)
+            return exchange.write(body, etag, **extra)
         except ClientError as error:
-            if status(error) == 501 or (nothing_written(error) and refused(error)):
-                return None  # 501: a store that says by itself that it knows no conditions
+            knows_none = status(error) == 501  # a store that says by itself that it knows no conditions
+            made = not (knows_none or nothing_written(error))
+            if knows_none or (refused(error) and not made):
+                return None
             raise
-        self._made.add((exchange.key, exchange.version))
-        return new
+        except Exception as error:
+            made = isinstance(error, HTTPClientError)  # it was connected, so it may have arrived
+            raise
+        finally:
+            with self._at_rest:
+                if made:
+                    self._made.add((exchange.key, exchange.version))
+                self._under_way -= 1
+                self._at_rest.notify_all()
 
     def differs(self, name: str, expected: bytes | None) -> Problem:
         """Compare the bytes that stand there."""
@@ -111,11 +137,15 @@ class Trial:
         return None if there == expected else f"{there!r} stands there instead of {expected!r}"
 
     def clean(self) -> None:
-        """Delete what was made, as far as the credentials allow."""
-        self.left = len(self._made)
+        """Delete what was made, as far as the credentials allow; nothing is written from now on."""
+        with self._at_rest:
+            self._over = True
+            self._at_rest.wait_for(lambda: not self._under_way, GRACE)
+            made = frozenset(self._made)
+        self.left = len(made)
 
         def delete(_: Trial) -> None:
-            for key, version in self._made:
+            for key, version in made:
                 which = {} if version is None else {"VersionId": version}
                 # Credentials that may not delete, or a connection lost now, are no reason to refuse it.
                 with suppress(ClientError, BotoCoreError):

@@ -74,9 +74,22 @@ def test_what_may_not_be_tried_is_unknown_and_enforced_is_not_claimed(toy, clien
     assert "s3:ListBucket" in str(report)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [(403, "SignatureDoesNotMatch"), (403, "AccessDenied"), (404, "NoSuchBucket"), (429, "SlowDown")],
+)
+def test_nothing_is_claimed_of_a_bucket_where_nothing_could_be_made(toy, client_at, answer):
+    """A wrong secret, say: no finding is ok, neither about the deleting of nothing nor about ETags."""
+    toy.answers = dict.fromkeys(("PUT", "GET", "HEAD", "DELETE"), answer)
+    found = grades(doctor(client_at(toy.endpoint), "bkt"))
+    assert "ok" not in found.values()
+    assert {found[name] for name in ("create if absent", "deleting", "ETags in conditions")} == {"unknown"}
+
+
 def test_a_store_that_does_not_answer_has_its_time_and_no_more(toy, client_at, monkeypatch):
     """Each step ends by itself, and says so."""
     monkeypatch.setattr("sinkfence_s3.probe.PATIENCE", 0.1)
+    monkeypatch.setattr("sinkfence_s3.probe.GRACE", 0.1)
     toy.speaks.clear()
     report = doctor(client_at(toy.endpoint), "bkt")
     assert grades(report)["create if absent"] == "unknown"

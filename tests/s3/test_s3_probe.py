@@ -6,13 +6,13 @@ import threading
 import uuid
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, HTTPClientError
 
 import sinkfence_s3.buckets
 from sinkfence.errors import NotEnforced, StaleToken
 from sinkfence.tokens import Token
-from sinkfence_s3 import FencedBucket
-from sinkfence_s3.probe import RACERS, probe
+from sinkfence_s3 import FencedBucket, doctor
+from sinkfence_s3.probe import RACERS, Trial, probe
 
 A, B = Token("j", 1, "a:1"), Token("j", 2, "b:1")
 
@@ -165,11 +165,46 @@ def test_a_race_that_nobody_won_must_have_been_won(toy, client_at):
 def test_a_store_that_does_not_answer_is_given_up(toy, client_at, monkeypatch):
     """Whatever timeouts the client has, a step has its own: no verdict then, and nothing written."""
     monkeypatch.setattr("sinkfence_s3.probe.PATIENCE", 0.2)
+    monkeypatch.setattr("sinkfence_s3.probe.GRACE", 0.2)
     toy.speaks.clear()
     with pytest.raises(TimeoutError, match=r"gave no answer within .* s \(create if absent\)"):
         FencedBucket(client_at(toy.endpoint), "bkt").object("r").put(b"x", A)
     assert toy.objects == {}
     toy.speaks.set()
+
+
+@pytest.mark.parametrize("ask", [probe, doctor])
+def test_it_is_interrupted_in_its_races_and_leaves_nothing_behind(
+    s3_client, bucket_name, prefix, monkeypatch, ask
+):
+    """Ctrl-C comes while racers write: they are waited for, nobody begins to write, all keys are deleted."""
+    cleaning, once = threading.Event(), threading.Lock()
+
+    def hold(params, **_):
+        if "/creates-" in params["url_path"]:
+            if once.acquire(blocking=False):
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            assert cleaning.wait(20)
+
+    clean = Trial.clean
+    monkeypatch.setattr(Trial, "clean", lambda trial: (cleaning.set(), clean(trial)))
+    s3_client.meta.events.register("before-call.s3.PutObject", hold)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ask(s3_client, bucket_name, prefix)
+    finally:
+        s3_client.meta.events.unregister("before-call.s3.PutObject", hold)
+    assert s3_client.list_objects_v2(Bucket=bucket_name, Prefix=prefix).get("Contents", []) == []
+
+
+@pytest.mark.parametrize("fault", [("lose reply",), ("apply, then forge", 500, b"<html>oops")])
+def test_what_may_have_been_made_is_deleted_too(s3_client, client_at, proxy, bucket_name, prefix, fault):
+    """A put whose answer was lost or unclear: no verdict, and nothing is left behind."""
+    proxy.once("PUT", *fault, where="/create$")
+    with pytest.raises((ClientError, HTTPClientError)):
+        probe(client_at(proxy.endpoint), bucket_name, prefix)
+    assert proxy.rules == []
+    assert s3_client.list_objects_v2(Bucket=bucket_name, Prefix=prefix).get("Contents", []) == []
 
 
 def test_a_bucket_that_keeps_versions_is_judged_by_its_races_and_cleaned_up(s3_client, bucket_name):
