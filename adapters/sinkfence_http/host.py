@@ -36,13 +36,15 @@ class HostGate:
 
     Raises:
         NotEnforced: the folder is on a network file system, in memory, or on one that is not known.
-        ValueError: drain_timeout is not a number of seconds.
+        ValueError: dir is empty, or drain_timeout is not a number of seconds.
     """
 
     def __init__(self, dir: str | os.PathLike[str], *, drain_timeout: float = 10.0) -> None:
         if not (math.isfinite(drain_timeout) and drain_timeout >= 0):
             raise ValueError("drain_timeout is a number of seconds")
-        self._folder = Path(dir)
+        if not os.fspath(dir):
+            raise ValueError("dir is the name of a folder, and is empty")
+        self._folder = Path(dir).absolute()  # where it was named: a program may change its directory
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         mounts.refuse_unfit(self._folder)
         self._drain_timeout = drain_timeout

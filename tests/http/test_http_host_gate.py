@@ -465,3 +465,21 @@ def test_a_mark_that_was_deleted_keeps_the_door_shut(tmp_path):
     for generation in (7, 9, 10):
         with pytest.raises(NotEnforced, match="has gone"):
             gate.announce(token(generation))
+
+
+def test_a_folder_stays_where_it_was_named(tmp_path, monkeypatch):
+    """A program that changes its directory afterwards keeps its marks and its answers; "" names none."""
+    monkeypatch.chdir(tmp_path)
+    gate = HostGate("gate")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    gate.announce(token(8))
+    with gate.replay().claim(token(8), "k", "f") as claim:
+        claim.keep("answer")
+    assert {file.name for file in (tmp_path / "gate").iterdir()} >= {f"{NAME}.mark", "answers.sqlite"}
+    assert list(Path().iterdir()) == []
+    with pytest.raises(StaleToken):
+        HostGate(tmp_path / "gate").announce(token(7))
+    for make in (HostGate, aio.HostGate):
+        with pytest.raises(ValueError, match="is empty"):
+            make("")
