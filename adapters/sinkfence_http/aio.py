@@ -48,6 +48,8 @@ class AuthorityLookup:
     """As `sinkfence_http.AuthorityLookup`; what `current` returns is awaited."""
 
     def __init__(self, current: Callable[[str], Awaitable[tuple[int, str | None] | None]]) -> None:
+        if not callable(current):
+            raise TypeError(f"current is a function, not a {type(current).__name__}")
         self._current = current
 
     def verify(self, value: str) -> Token:

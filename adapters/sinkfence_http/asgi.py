@@ -22,6 +22,7 @@ from sinkfence_http.door import (
     turn_away,
 )
 from sinkfence_http.fence import key_of
+from sinkfence_http.functions import check_function, is_exempt
 from sinkfence_http.records import Kept, Recording, content_digest, identity
 
 Scope = MutableMapping[str, Any]
@@ -49,6 +50,8 @@ class FencingMiddleware:
     def __init__(self, app: App, fence: aio.Fence, *, exempt: Callable[[Scope], bool] | None = None) -> None:
         if not isinstance(fence, aio.Fence):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError("asgi.FencingMiddleware takes a sinkfence_http.aio.Fence, with an async gate")
+        if exempt is not None:
+            check_function("exempt", exempt)
         self._app = app
         self._fence = fence
         self._exempt = exempt
@@ -56,9 +59,9 @@ class FencingMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection (ASGI 3)."""
         http = scope["type"] == "http"
-        if not (http or scope["type"] == "websocket") or self._passes(scope):
+        if not (http or scope["type"] == "websocket") or self._is_inside(scope):
             await self._app(scope, receive, send)
-        elif self._exempt is not None and self._exempt(scope):
+        elif (http and scope["method"] in wire.SAFE) or is_exempt(self._exempt, scope):
             await self._pass(scope, receive, send)
         elif http:
             await self._serve(scope, receive, send)
@@ -66,9 +69,7 @@ class FencingMiddleware:
             await receive()
             await send({"type": "websocket.close", "code": 1008})
 
-    def _passes(self, scope: Scope) -> bool:
-        if scope["type"] == "http" and scope["method"] in wire.SAFE:
-            return True
+    def _is_inside(self, scope: Scope) -> bool:
         outer = scope.get(PASSAGE)  # the same fence mounted twice, on the application and on a part of it
         return isinstance(outer, Passage) and outer.door is self._fence
 

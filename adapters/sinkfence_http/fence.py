@@ -11,6 +11,7 @@ from sinkfence.sinks import Gate, Replay
 from sinkfence.tokens import Token
 from sinkfence_http.answers import STALE, Refused
 from sinkfence_http.door import passage_of
+from sinkfence_http.functions import check_function
 from sinkfence_http.records import identity
 from sinkfence_http.verifiers import Verifier
 
@@ -68,7 +69,7 @@ class Fence(Parts[Gate, Replay]):
             the largest practical hole.
 
     Raises:
-        TypeError: the gate is an async one or none; there is no verifier.
+        TypeError: the gate is an async one or none; there is no verifier; `principal` is no plain function.
         ValueError: replay without a principal, of a verifier whose tokens name no issuer.
     """
 
@@ -133,6 +134,8 @@ def check_parts(gate: object, verifier: object, replay: object, principal: objec
         )
     if not hasattr(verifier, "verify"):
         raise TypeError("a Fence needs a verifier: SignedTokens(keys, audience), or by name TrustedNetwork()")
+    if principal is not None:
+        check_function("principal", principal)
     if replay is not None and principal is None and not hasattr(verifier, "issuer"):
         raise ValueError(
             "replay needs to know who is asking, and these tokens don't name their issuer: pass "

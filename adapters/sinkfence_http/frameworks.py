@@ -32,12 +32,12 @@ def install(app: Any, fence: Fence | aio.Fence, *, exempt: Callable[[Any], bool]
     that is added to Starlette or FastAPI afterwards stands outside the door, as CORSMiddleware should.
 
     Raises:
-        TypeError: an application of another kind, or a fence of the other one.
+        TypeError: an application of another kind, a fence of the other one, or an `exempt` that is async.
         ValueError: Django's MIDDLEWARE lacks DjangoRefusals.
     """
     checked: Any = fence  # by each middleware
     if _is_one(app, "starlette.applications", "Starlette"):
-        asgi.FencingMiddleware(app, checked)  # Starlette would make one with the first request
+        asgi.FencingMiddleware(app, checked, exempt=exempt)  # Starlette would make one with the first request
         app.add_middleware(asgi.FencingMiddleware, fence=fence, exempt=exempt)
         return app
     if _is_one(app, "flask", "Flask"):

@@ -23,8 +23,8 @@ class TokenSigner:
     the fence doesn't depend on it. Needs PyJWT.
 
     Raises:
-        ValueError: the algorithm, the key or the lifetime doesn't fit.
-        TypeError: a public key, with which nobody signs.
+        ValueError: the algorithm, the key or the lifetime doesn't fit; a kid, issuer or audience is empty.
+        TypeError: a public key, with which nobody signs; a kid, issuer or audience that is no str.
     """
 
     key: Any = field(repr=False)
@@ -41,6 +41,12 @@ class TokenSigner:
         """Parse the key, once."""
         if not (math.isfinite(self.lifetime) and self.lifetime >= 1):
             raise ValueError("lifetime is a number of seconds, at least 1")
+        for name in ("kid", "issuer", "audience"):
+            value: object = getattr(self, name)
+            if not isinstance(value, str):
+                raise TypeError(f"{name} is a str, not a {type(value).__name__}")
+            if not value:
+                raise ValueError(f"{name} is empty")
         jwt = load_jwt()
         jws = make_jws(jwt)
         key = prepare_key(jwt, jws, self.key, self.alg)

@@ -6,6 +6,7 @@ import base64
 import hmac
 import importlib
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any, Final, Protocol
 from sinkfence.tokens import Token
 from sinkfence_http import wire
 from sinkfence_http.answers import EXPIRED, STALE, UNAUTHENTIC, Refused
+from sinkfence_http.functions import check_function
 
 TYPE: Final = "fence+jwt"
 ALGORITHMS: Final = ("EdDSA", "ES256", "RS256", "PS256", "HS256")
@@ -68,7 +70,9 @@ class SignedTokens:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        for key in keys.values():
+        for kid, key in keys.items():
+            if not isinstance(kid, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(f"a key id is a str, not a {type(kid).__name__}")
             if not isinstance(key, VerificationKey):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise TypeError("keys maps each key id to a VerificationKey(key=, alg=, issuer=)")
             if not key.issuer:
@@ -146,9 +150,13 @@ class AuthorityLookup:
     without it, and not told the mark: anybody can send an unsigned token. The owner is what can't be guessed;
     whoever reads it on the wire may use it, as with any bearer.
     An error of `current` keeps the door shut: 503.
+
+    Raises:
+        TypeError: `current` is no plain function; for an async one there is `sinkfence_http.aio`.
     """
 
     def __init__(self, current: Callable[[str], tuple[int, str | None] | None]) -> None:
+        check_function("current", current)
         self._current = current
 
     def verify(self, value: str) -> Token:
@@ -196,6 +204,13 @@ def prepare_key(jwt: Any, jws: Any, key: Any, alg: str) -> Any:
     if alg not in ALGORITHMS:
         raise ValueError(f"alg must be one of {', '.join(ALGORITHMS)}")
     algorithm = jws.get_algorithm_by_name(alg)
+    text = key.encode() if isinstance(key, str) else key
+    # PKCS #8, and before that the header of RFC 1421. PyJWT says of either that it is no key.
+    if isinstance(text, bytes) and re.search(rb"(?m)^(-----BEGIN ENCRYPTED |Proc-Type: 4,ENCRYPTED)", text):
+        raise ValueError(
+            "this key is encrypted: read it with its password by load_pem_private_key of cryptography, and "
+            "pass what that returns"
+        )
     try:
         prepared = algorithm.prepare_key(key)
     except (jwt.PyJWTError, TypeError, ValueError) as error:

@@ -23,6 +23,7 @@ from sinkfence_http.door import (
     turn_away,
 )
 from sinkfence_http.fence import Fence, key_of
+from sinkfence_http.functions import check_function, is_exempt
 from sinkfence_http.records import Kept, Recording, identity
 
 Environ = dict[str, Any]
@@ -49,6 +50,8 @@ class FencingMiddleware:
     def __init__(self, app: App, fence: Fence, *, exempt: Callable[[Environ], bool] | None = None) -> None:
         if not isinstance(fence, Fence):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError("wsgi.FencingMiddleware takes a sinkfence_http.Fence, with a sync gate")
+        if exempt is not None:
+            check_function("exempt", exempt)
         self._app = app
         self._fence = fence
         self._exempt = exempt
@@ -56,9 +59,9 @@ class FencingMiddleware:
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Serve one request."""
         socket = _is_websocket(environ)
-        if (environ["REQUEST_METHOD"] in wire.SAFE and not socket) or self._is_inside(environ):
+        if self._is_inside(environ):
             return self._app(environ, start_response)
-        if self._exempt is not None and self._exempt(environ):
+        if (environ["REQUEST_METHOD"] in wire.SAFE and not socket) or is_exempt(self._exempt, environ):
             try:
                 return self._app(environ, start_response)
             except MissingToken:

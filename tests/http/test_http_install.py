@@ -220,6 +220,12 @@ def test_what_is_wrong_is_said_at_once(gate, configured):
     ):
         with pytest.raises(TypeError, match="takes a sinkfence_http"):
             install(app, fence)
+    async def exempts(_):
+        return False
+
+    for app, fence in ((FastAPI(), async_), (flask.Flask("orders"), sync)):
+        with pytest.raises(TypeError, match="exempt is a plain function"):
+            install(app, fence, exempt=exempts)
     with pytest.raises(TypeError, match="put the FencingMiddleware"):
         install(lambda environ, start_response: [], sync)
     with override_settings(MIDDLEWARE=[]), pytest.raises(ValueError, match="last in MIDDLEWARE"):

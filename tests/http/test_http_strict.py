@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import io
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -77,6 +79,7 @@ class Door:
             self.path = "/"
 
     path = "/"
+    method = "POST"
 
     def _serve_wsgi(self, environ: Any, start: Any) -> Any:
         self.ran += 1
@@ -104,7 +107,7 @@ class Door:
 
         told: list[Any] = []
         environ = {
-            "REQUEST_METHOD": "POST",
+            "REQUEST_METHOD": self.method,
             "PATH_INFO": self.path,
             "wsgi.input": io.BytesIO(),
             **{f"HTTP_{name.upper().replace('-', '_')}": value for name, value in fields.items()},
@@ -127,7 +130,7 @@ class Door:
 
         scope = {
             "type": "http",
-            "method": "POST",
+            "method": self.method,
             "path": self.path,
             "headers": [(name.lower().encode(), value.encode()) for name, value in fields.items()],
         }
@@ -253,6 +256,50 @@ def test_an_exempt_route_that_admits_says_that_a_token_is_required(kind, gate):
     assert (door.ask().status, door.ask().fencing) == (200, None)
     door.handler = raises(MissingToken())
     assert Door(kind, gate).ask().status == 428
+
+
+def test_a_read_whose_handler_admits_says_that_a_token_is_required(kind, gate):
+    """A GET carries none: MissingToken that comes out of it is a 428, too, and any other GET is served."""
+    door = Door(kind, gate)
+    door.method = "GET"
+    door.handler = admits
+    assert (door.ask().status, door.ask(token()).fencing) == (428, "token-required")
+    door.handler = lambda admit: 200
+    assert (door.ask().status, door.ask().fencing) == (200, None)
+
+
+def test_an_exemption_that_does_not_say_lets_nobody_in(kind, gate):
+    """What is no bool, as a match, a coroutine or a string, is a TypeError, and nothing is run."""
+    for said in (None, 1, "no", re.match("a", "a")):
+        door = Door(kind, gate, exempt=lambda _, said=said: said)
+        for shown in (None, token()):
+            with pytest.raises(TypeError, match="True or False"):
+                door.ask(shown)
+        assert door.ran == 0
+
+
+def test_the_functions_of_a_service_are_plain_ones(kind, gate):
+    """A coroutine would be true whatever it says; what is no function is told at once as well."""
+
+    async def asks(_: Any) -> bool:
+        return False
+
+    async def yields(_: Any) -> Any:
+        yield False
+
+    class Asks:
+        async def __call__(self, _: Any) -> bool:
+            return False
+
+    for function in (asks, yields, Asks(), functools.partial(asks, 1), True, "/health"):
+        with pytest.raises(TypeError, match="exempt is a"):
+            Door(kind, gate, exempt=function)
+        with pytest.raises(TypeError, match="principal is a"):
+            Door(kind, gate, principal=function)
+        with pytest.raises(TypeError, match="current is a"):
+            sinkfence_http.AuthorityLookup(function)
+    with pytest.raises(TypeError, match="current is a function"):
+        aio.AuthorityLookup({})
 
 
 def test_a_table_that_missed_a_guard_is_no_missing_header(kind, gate):

@@ -252,6 +252,32 @@ def test_what_can_not_be_a_verifier_says_so():
         TokenSigner(PRIVATE, kid="k" * 2000, alg="EdDSA", issuer="b", audience="o")(TOKEN)
 
 
+@pytest.mark.parametrize("form", ["PKCS8", "TraditionalOpenSSL"])
+def test_an_encrypted_key_is_called_one(form):
+    """Of either form of PEM, as bytes or as str: what is missing is its password."""
+    pem = ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        serialization.Encoding.PEM,
+        getattr(serialization.PrivateFormat, form),
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    for key in (pem, pem.decode()):
+        with pytest.raises(ValueError, match="is encrypted"):
+            TokenSigner(key, kid="k", alg="ES256", issuer="b", audience="o")
+
+
+@pytest.mark.parametrize("name", ["kid", "issuer", "audience"])
+def test_a_signer_names_its_key_its_issuer_and_its_service(name):
+    """Each by a str that isn't empty: no service takes another."""
+    names = {"kid": "k", "issuer": "b", "audience": "o"}
+    for value in (5, ["o"], None, b"o"):
+        with pytest.raises(TypeError, match=f"{name} is a str"):
+            TokenSigner(PRIVATE, alg="EdDSA", **{**names, name: value})
+    with pytest.raises(ValueError, match=f"{name} is empty"):
+        TokenSigner(PRIVATE, alg="EdDSA", **{**names, name: ""})
+    with pytest.raises(TypeError, match="key id is a str"):
+        SignedTokens({5: VerificationKey(key=PEM, alg="EdDSA", issuer="b")}, "o")
+
+
 def test_another_library_reads_our_tokens():
     """A signed token is a plain JWT: any library reads it with the public key."""
     sign = TokenSigner(PRIVATE, kid="k1", alg="EdDSA", issuer="billing", audience="orders", clock=lambda: NOW)
