@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -11,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 
 import sinkfence
 from sinkfence import LeaseLost, Leases, Token
@@ -459,6 +461,27 @@ def test_a_store_out_of_reach_is_a_loss_by_the_terms_end(
     with pytest.raises(Exception, match=r".+"):
         held.__exit__(None, None, None)
     b.renew()
+
+
+def test_a_heartbeat_that_cannot_connect_is_told_at_the_entry(
+    pg_url: str, admin: psycopg.Connection, open_store: Any, leases_of: Callable[..., Leases]
+) -> None:
+    """A role with one connection acquires by it: hold() says so before its body, and gives the job back."""
+    role = f"single_{secrets.token_hex(4)}"
+    admin.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{role}' CONNECTION LIMIT 1")
+    try:
+        admin.execute(f"GRANT SELECT, INSERT, UPDATE ON sinkfence_lease TO {role}")
+        admin.execute(f"GRANT SELECT ON sinkfence_schema TO {role}")
+        store = open_store(sa.make_url(pg_url).set(username=role, password=role))
+        leases = leases_of(store)
+        with pytest.raises(sa.exc.OperationalError, match="too many connections") as told, leases.hold(JOB):
+            pytest.fail("the body must not run")
+        assert "besides the one that acquires" in str(told.value.__notes__)
+        assert leases.get(JOB).owner is None
+        leases.close()
+    finally:
+        admin.execute(f"DROP OWNED BY {role}")
+        admin.execute(f"DROP ROLE {role}")
 
 
 def test_a_locked_row_costs_no_other_lease(

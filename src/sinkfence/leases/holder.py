@@ -47,7 +47,7 @@ class Holder(Generic[L]):
         self._clock = means.clock
         self._heartbeat = Heartbeat(means.beats, on_lost, means.clock)
         self._lock = threading.RLock()  # close() may be called by a signal's handler, in the middle of _take
-        self._closed = False
+        self._closed = self._can_beat = False
         # Weakly: a lease without a heartbeat that its user has dropped is left to run out.
         self._tenures: weakref.WeakSet[Tenure] = weakref.WeakSet()
 
@@ -94,6 +94,7 @@ class Holder(Generic[L]):
                 self._refuse_closed()
                 # Before arming: a sink may keep us waiting for longer than the ttl.
                 self._heartbeat.add(held.tenure, interval)
+                yield from self._try_to_beat()
                 for sink in sinks:
                     # The token and not the lease: a refusal is answered here, and nobody has the lease yet.
                     yield partial(self._means.arm, sink, held.lease.token)
@@ -168,6 +169,20 @@ class Holder(Generic[L]):
             return [*errors, TimeoutError(f"the lease store did not answer within {timeout:g} s")]
         self._heartbeat.stop(max(until - self._clock(), 0.0))
         return errors
+
+    def _try_to_beat(self) -> Steps[None]:
+        # Once: a role that may have one connection acquires by it, and each lease would be lost after a ttl.
+        # An asynchronous store tries it at its first call.
+        check = getattr(self._means.store, "check", None)
+        if check is not None and not self._can_beat:
+            try:
+                yield check
+            except Exception as error:
+                error.add_note(
+                    "A lease that is held is renewed over a connection besides the one that acquires."
+                )
+                raise
+        self._can_beat = True
 
     def _refuse_closed(self) -> None:
         if self._closed:
