@@ -63,6 +63,7 @@ class Passage:
     _admitted = False
     _mismatch: JobMismatch | Refused | None = None
     _refusal: Answer | None = None
+    _heard: StaleToken | None = None
     _forgotten = False
     _stepped = False
 
@@ -99,7 +100,7 @@ class Passage:
         """
         if self._refusal is not None:  # of an error that the framework answers, see frameworks.install
             return self._refusal
-        refused: Exception | None = self._watch.refused or self._mismatch
+        refused: Exception | None = self._watch.refused or self._heard or self._mismatch
         if isinstance(refused, StaleToken) or (refused is not None and status >= 500):
             return self._answer(refused)
         # A redirect vouches for an effect as a 200 does, but for one that asks for the write once more.
@@ -107,6 +108,8 @@ class Passage:
             return None
         if not self._admitted:
             problem = "its handler never called fence.admit"
+            if status >= 300:
+                problem += " (or its framework redirects before, as to an address with a slash at its end)"
         elif not self._watch.committed:
             problem = "nothing guarded was committed before the response started"
         else:
@@ -114,6 +117,12 @@ class Passage:
         log.error("a fenced request of job %r was answered %d, but %s", self.token.job_id, status, problem)
         self._forgotten = True
         return NOT_GUARDED
+
+    def hear(self, error: Exception) -> None:
+        """Remember that a handler has raised a refusal of this token: it is told, whatever is made of it."""
+        for each in _alone(error):
+            if isinstance(each, StaleToken) and each.token == self.token:
+                self._heard = each
 
     def refusal(self, error: Exception, *, started: bool) -> Answer | None:
         """Return the answer that a handler's error stands for, None if it must be raised on.

@@ -43,6 +43,7 @@ def install(app: Any, fence: Fence | aio.Fence, *, exempt: Callable[[Any], bool]
     if _is_one(app, "flask", "Flask"):
         app.wsgi_app = wsgi.FencingMiddleware(app.wsgi_app, checked, exempt=exempt)
         app.register_error_handler(SinkfenceError, _answer_of_flask)
+        app.handle_user_exception = _hearing(app.handle_user_exception)
         return app
     if _is_one(app, "django.core.handlers.wsgi", "WSGIHandler"):
         _expect_refusals()
@@ -82,6 +83,17 @@ class DjangoRefusals:
             return None
         response = importlib.import_module("django.http").HttpResponse
         return response(answer.body, status=answer.status, headers=dict(answer.headers))
+
+
+def _hearing(handle: Callable[[Exception], Any]) -> Callable[[Exception], Any]:
+    # A blueprint's own handler comes before ours, and may make a success of a refusal.
+    def hear_and_handle(error: Exception) -> Any:
+        passage = importlib.import_module("flask").request.environ.get(PASSAGE)
+        if isinstance(passage, Passage):
+            passage.hear(error)
+        return handle(error)
+
+    return hear_and_handle
 
 
 def _answer_of_flask(error: SinkfenceError) -> Any:

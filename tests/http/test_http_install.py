@@ -200,6 +200,28 @@ def test_an_exempt_handler_that_admits_asks_for_a_token(send, gate):
     assert gate.effects == []
 
 
+def test_a_blueprint_s_own_handler_makes_no_success_of_a_refusal(gate):
+    """Flask asks it before the application's: the caller hears of its successor whatever it answers."""
+    fence = Fence(gate, TrustedNetwork())
+    part = flask.Blueprint("part", "part")
+    part.errorhandler(Exception)(lambda error: {"error": type(error).__name__})
+
+    def handle():
+        return what(flask.request.path, gate, fence.admit(flask.request.environ, "account-17"))
+
+    for path in FENCED:
+        part.add_url_rule(path, path, handle, methods=["POST"])
+    app = flask.Flask("orders")
+    app.register_blueprint(part)
+    client = werkzeug.test.Client(install(app, fence))
+    for path, answer in (
+        ("/stale", (412, "stale-token;current=9")),
+        ("/elsewhere", (500, "not-guarded")),  # another's refusal, and nothing was committed
+        ("/work", (200, "accepted")),
+    ):
+        assert said(client.post(path, headers=HEADERS, buffered=True)) == answer
+
+
 def test_a_stale_owner_is_no_error_of_the_service(send, caplog):
     """No traceback in the log, and no mail to Django's admins, for what was refused in order."""
     send("/stale")
@@ -220,6 +242,7 @@ def test_what_is_wrong_is_said_at_once(gate, configured):
     ):
         with pytest.raises(TypeError, match="takes a sinkfence_http"):
             install(app, fence)
+
     async def exempts(_):
         return False
 
