@@ -919,6 +919,49 @@ def test_what_is_over_is_not_waited_for_as_what_is_ours(
     assert waited == [seconds]
 
 
+class InTheirs(Hanging):
+    """A store that does complete in a transaction of the caller's."""
+
+    def complete(self, token: Token, result: str | None, conn: object = None) -> None:
+        """Leave it to that transaction."""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_transaction_that_settled_the_lease_is_not_waited_for(
+    waiting: tuple[HandClock, list[float]], caplog: Any, fails: bool
+) -> None:
+    """One around the hold() locks the row until later; after an error it has been rolled back."""
+    store, (clock, waited) = InTheirs(), waiting
+    with suppress(ZeroDivisionError), Leases(store, ttl=60, _clock=clock).hold(JOB) as lease:
+        lease.complete(conn=object())
+        _ = 1 / (not fails)
+    store.go.set()
+    assert waited == [waits.LEAVING if fails else waits.LEAVING_THEIRS]
+    assert [record.levelname for record in caplog.records if "leaving" in record.message] == (
+        ["WARNING"] if fails else []
+    )
+
+
+@pytest.mark.parametrize("where", ["around", "inside"])
+def test_a_transaction_around_a_hold_may_complete(
+    url: str, open_store: Any, leases_of: MakeLeases, where: str
+) -> None:
+    """The commit decides, also after the hold() was left; after a rollback inside of it the job is free."""
+    leases = leases_of(open_store(url), ttl=600.0)
+    engine = sa.create_engine(url)
+    with engine.connect() as connection:
+        with leases.hold(JOB) as lease:
+            lease.complete(conn=connection)
+            if where == "inside":
+                connection.rollback()
+        connection.commit()
+    engine.dispose()
+    if where == "around":
+        assert leases.get(JOB).state == "done"
+    else:
+        assert leases.acquire(JOB, wait=60).generation == 2
+
+
 def test_two_threads_of_one_manager_never_share_a_lease(pg: SqlStore, leases_of: MakeLeases) -> None:
     """C98: each acquire call has an owner value of its own, so a number issued twice is told apart."""
     leases = leases_of(pg, owner="worker")

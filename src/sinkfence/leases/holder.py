@@ -132,14 +132,17 @@ class Holder(Generic[L]):
             if raised or error is not None:
                 return
         was_ours = tenure.remaining() > 0
+        seconds = waits.LEAVING if was_ours else waits.LEAVING_LOST
+        # Around this hold() there may be the transaction that locks the row until after it. Rolled back it
+        # has ended nothing: then the release counts.
+        in_theirs = error is None and was_ours and tenure.may_be_settled
         try:
-            seconds = waits.LEAVING if was_ours else waits.LEAVING_LOST
-            yield from releasing(self._means, tenure, seconds=seconds)
+            yield from releasing(self._means, tenure, seconds=waits.LEAVING_THEIRS if in_theirs else seconds)
         except Exception as failed:
             # Within its term the lease was ours to the end of the body, whose work is good: it runs out.
             if error is None and (isinstance(failed, LeaseLost) or not was_ours):
                 raise
-            log.warning("leaving job %r: %s", held.lease.job_id, failed)
+            (log.info if in_theirs else log.warning)("leaving job %r: %s", held.lease.job_id, failed)
 
     def close(self, timeout: float) -> list[Exception]:
         """Release what is held and end the heartbeat's threads; return what went wrong."""

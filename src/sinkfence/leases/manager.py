@@ -88,8 +88,8 @@ class Leases:
         Args:
             job_id: what must have one writer at a time.
             ttl: this lease's length, in place of the manager's.
-            wait: for how many seconds to try, if somebody else holds it. It is no queue: who takes the job again
-                at once may always be first.
+            wait: for how many seconds to try, if somebody else holds it. There is no queue: whoever takes the
+                job again at once may always be first.
             arm: what the body writes to. Read what a write depends on only inside the body.
 
         Raises:

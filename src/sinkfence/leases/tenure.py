@@ -64,6 +64,11 @@ class Tenure:
         return self._may_be == RELEASED and self.remaining() > 0
 
     @property
+    def may_be_settled(self) -> bool:
+        """Whether a transaction of the caller's has ended it, and is open or was committed."""
+        return self._in_theirs and self._may_be is not None
+
+    @property
     def is_forked(self) -> bool:
         """True in a forked child, where this is only a copy.
 

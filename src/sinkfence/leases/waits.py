@@ -10,6 +10,9 @@ LEAVING: Final = 15.0
 LEAVING_LOST: Final = 3.0
 """The same where the lease is known to be over: the release is for who comes next."""
 
+LEAVING_THEIRS: Final = 0.2
+"""The same where a transaction of the caller's has ended the lease: it may be open, and lock the row."""
+
 RELEASE: Final = 1.0
 """Of `LEAVING`, what is kept for the release where the store is raised above a mark before."""
 
