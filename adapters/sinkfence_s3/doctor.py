@@ -12,6 +12,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from sinkfence.errors import NotEnforced
 from sinkfence.findings import Finding, Grade, Report
+from sinkfence_s3.answers import refused
 from sinkfence_s3.exchange import S3Client, endpoint
 from sinkfence_s3.probe import STEPS, Problem, Trial, races
 
@@ -107,6 +108,33 @@ def _metadata(trial: Trial) -> Finding:
     return Finding("metadata", "ok", "comes back as it was sent")
 
 
+def _delete(trial: Trial) -> Finding:
+    trial.write("delete", b"there", None)
+    wrong = {"IfMatch": '"d41d8cd98f00b204e9800998ecf8427e"'}
+    return _beside(trial, "delete", trial.bucket.client.delete_object, wrong)
+
+
+def _copy(trial: Trial) -> Finding:
+    trial.write("copy-source", b"a copy", None)
+    trial.write("copy", b"there", None)
+    source = {"Bucket": trial.bucket.name, "Key": trial.folder + "copy-source"}
+    return _beside(trial, "copy", trial.bucket.client.copy_object, {"IfNoneMatch": "*", "CopySource": source})
+
+
+def _beside(trial: Trial, name: str, call: Callable[..., object], wrong: Mapping[str, object]) -> Finding:
+    """Tell of a condition that fenced objects make no use of, but somebody else may want to."""
+    try:
+        trial.send(name, call, **wrong)
+        did = "accepted"
+    except ClientError as error:
+        if not refused(error):
+            raise
+        did = "refused"
+    changed = trial.differs(name, b"there")
+    says = f"{did} under a condition that does not hold" + (f": {changed}" if changed else "")
+    return Finding(f"conditional {name}", "note", says + "; not raced, as fenced objects make no use of it")
+
+
 def _clock(trial: Trial) -> Finding:
     before = time.time()
     head = trial.bucket.client.head_bucket(Bucket=trial.bucket.name)
@@ -155,4 +183,6 @@ _MORE: Final[Mapping[str, Callable[[Trial], Finding]]] = {
     "clock": _clock,
     "versioning": _versioning,
     "metadata": _metadata,
+    "conditional delete": _delete,
+    "conditional copy": _copy,
 }

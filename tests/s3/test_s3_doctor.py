@@ -22,12 +22,18 @@ def test_a_real_store_is_enforced_in_every_mode_and_left_as_it_was(s3_client, bu
     assert (report.fenced, report.holds("put_once")) == (True, True)
     assert {name for name, grade in grades(report).items() if grade != "ok"} == {
         "equal bytes",
+        "conditional delete",
+        "conditional copy",
     }
     assert s3_client.list_objects_v2(Bucket=bucket_name, Prefix=prefix).get("Contents", []) == []
     said = str(report)
     assert said.splitlines()[0].startswith(f"bucket {bucket_name!r} at {s3_client.meta.endpoint_url}")
     assert "  ok      race of swaps: enforced\n" in said
     assert "equal bytes: have equal ETags: If-Match on objects of your own is no fence" in said
+    for kind in ("delete", "copy"):
+        assert (
+            f"  note    conditional {kind}: refused under a condition that does not hold; not raced" in said
+        )
     assert said.endswith("  ok      put_once: enforced\nfenced")
 
 
@@ -109,6 +115,20 @@ def test_what_is_of_interest_and_no_condition_is_a_note(toy, client_at):
     assert "only without their quotes" in said
     assert "S3 refuses requests from 900 s on" in said
     assert "allow s3:DeleteObject" in said
+
+
+def test_conditions_that_nothing_here_rests_on_are_told_of(toy, client_at):
+    """A delete that ignores its condition, a copy that is refused and truncates: noted, and no more."""
+    report = doctor(client_at(toy.endpoint), "bkt")
+    assert "conditional delete: accepted under a condition that does not hold: None stands there" in str(
+        report
+    )
+    assert report.fenced
+    toy.ignores = {"refusal"}
+    report = doctor(client_at(toy.endpoint), "bkt")
+    assert "conditional copy: refused under a condition that does not hold: b'' stands there" in str(report)
+    assert {grades(report)[name] for name in ("conditional delete", "conditional copy")} == {"note"}
+    assert toy.objects == {}
 
 
 def test_a_bucket_that_keeps_versions_is_noted_and_left_without_any(s3_client, monkeypatch):
