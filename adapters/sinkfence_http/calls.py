@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from sinkfence import observe
 from sinkfence.errors import GenerationConflict, LeaseLost, NotEnforced, OutcomeUnknown, StaleToken
@@ -225,6 +225,23 @@ class Call:
 
     def __str__(self) -> str:
         return f"a call of generation {self.token.generation} of job {self.token.job_id!r}"
+
+
+def carried(error: Exception, kind: type[Any], attempt: Any) -> Any:
+    """Return the answer to an attempt that an error carries, None if it carries none, or another request's.
+
+    A hook or a transport that raises for a status has an answer: what that says counts, and not its error,
+    which is one of the library's as those are that come for want of an answer.
+    """
+    answer: Any = getattr(error, "response", None)
+    if not isinstance(answer, kind):
+        return None
+    try:
+        asked: Any = answer.request
+    except RuntimeError:  # of httpx: it was never told
+        return None
+    # A hook may ask others, for a login say.
+    return answer if asked and (asked.method, asked.url) == (attempt.method, attempt.url) else None
 
 
 def arm_url(base_url: str) -> str:

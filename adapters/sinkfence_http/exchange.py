@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from sinkfence.sinks import Bearer
 from sinkfence_http import wire
-from sinkfence_http.calls import ARM_TIMEOUT, Call, Caller, Sign, arm_url, check_armed
+from sinkfence_http.calls import ARM_TIMEOUT, Call, Caller, Sign, arm_url, carried, check_armed
 
 T = TypeVar("T")
 
@@ -79,14 +79,25 @@ class _Sink(Generic[T]):
     def _transmit(self, request: Any) -> Any:
         return self._client.send(request, stream=True, follow_redirects=False)
 
+    def _answered(self, request: Any, error: Exception) -> None:
+        # By the client's hooks, which raise for what they like.
+        answer = carried(error, self._library.Response, request)
+        if answer is not None:
+            check_armed(answer.status_code, answer.headers)
+
 
 class Sink(_Sink[T]):
     """A service to be armed by a client's settings, and whatever is mounted there."""
 
     def arm(self, bearer: Bearer) -> None:
         """Raise the service's mark to the bearer's generation; raises as `requests_adapter.HttpSink.arm`."""
-        response = _send(self._library, Caller(bearer, self._sign), self._request(), self._transmit)
-        check_armed(response.status_code, response.headers)
+        request = self._request()
+        try:
+            answer = _send(self._library, Caller(bearer, self._sign), request, self._transmit)
+        except Exception as error:
+            self._answered(request, error)
+            raise
+        check_armed(answer.status_code, answer.headers)
 
 
 class AsyncSink(_Sink[T]):
@@ -94,8 +105,13 @@ class AsyncSink(_Sink[T]):
 
     async def arm(self, bearer: Bearer) -> None:
         """As `Sink.arm`."""
-        response = await _asend(self._library, Caller(bearer, self._sign), self._request(), self._transmit)
-        check_armed(response.status_code, response.headers)
+        request = self._request()
+        try:
+            answer = await _asend(self._library, Caller(bearer, self._sign), request, self._transmit)
+        except Exception as error:
+            self._answered(request, error)
+            raise
+        check_armed(answer.status_code, answer.headers)
 
 
 def _passes(request: Any) -> bool:
@@ -115,7 +131,7 @@ def _send(httpx: Any, caller: Caller, request: Any, transmit: Callable[[Any], An
                 pause = call.answered(response.status_code, response.headers)
                 if pause is None:
                     return _whole(httpx, response, b"".join(response.stream))
-        except httpx.HTTPError as error:
+        except Exception as error:  # noqa: BLE001  # raised again there, but for those of the library
             pause = _failed(httpx, call, request, error, heard)
         time.sleep(pause)
 
@@ -132,7 +148,7 @@ async def _asend(httpx: Any, caller: Caller, request: Any, transmit: Callable[[A
                 pause = call.answered(response.status_code, response.headers)
                 if pause is None:
                     return _whole(httpx, response, b"".join([part async for part in response.stream]))
-        except httpx.HTTPError as error:
+        except Exception as error:  # noqa: BLE001  # raised again there, but for those of the library
             pause = _failed(httpx, call, request, error, heard)
         await asyncio.sleep(pause)
 
@@ -177,7 +193,17 @@ def _whole(httpx: Any, response: Any, raw: bytes) -> Any:
 
 
 def _failed(httpx: Any, call: Call, request: Any, error: Any, heard: bool) -> float:
-    error.request = request  # the caller's, which carries no token
+    answer = None if heard else carried(error, httpx.Response, request)
+    ours = isinstance(error, httpx.HTTPError)
+    if ours:
+        error.request = request  # the caller's, which carries no token
+    if answer is not None:
+        answer.request = request
+        pause = call.answered(answer.status_code, answer.headers)
+        if pause is not None:
+            return pause
+    if answer is not None or not ours:
+        raise error
     # Not one byte of the request can have left where no connection came about.
     never = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
     unsent = not heard and isinstance(error, never)

@@ -19,7 +19,7 @@ except ImportError:
 
 from sinkfence.sinks import Bearer
 from sinkfence_http import wire
-from sinkfence_http.calls import ARM_TIMEOUT, Call, Caller, Sign, arm_url, check_armed
+from sinkfence_http.calls import ARM_TIMEOUT, Call, Caller, Sign, arm_url, carried, check_armed
 
 _NOWHERE: Final = (InvalidURL, InvalidSchema)  # raised before a connection is looked for
 
@@ -98,8 +98,15 @@ class HttpSink:
         mounted = session.get_adapter(self._url)
         transmit = mounted.transmit if isinstance(mounted, FencedAdapter) else mounted.send
         caller = Caller(bearer, self._sign)
-        response = _call(caller, transmit, request, ARM_TIMEOUT, settings, repeatable=True)
-        check_armed(response.status_code, response.headers)
+        try:
+            answer = _call(caller, transmit, request, ARM_TIMEOUT, settings, repeatable=True)
+        except Exception as error:
+            told = carried(error, requests.Response, request)
+            if told is not None:  # by an adapter that raises for statuses
+                told.close()
+                check_armed(told.status_code, told.headers)
+            raise
+        check_armed(answer.status_code, answer.headers)
 
 
 def _call(
@@ -130,12 +137,27 @@ def _call(
                         _ = response.content
                     unread.pop_all()
                     return response
-        except (requests.RequestException, HTTPError) as error:
-            if isinstance(error, requests.RequestException):
-                error.request = request  # the caller's, which carries no token
-            hopeless = isinstance(error, _NOWHERE) or _unverified(error)
-            pause = call.failed(error, sent=heard or not (hopeless or _unsent(error)), hopeless=hopeless)
+        except Exception as error:  # noqa: BLE001  # raised again there, but for those of the library
+            pause = _failed(call, request, error, heard)
         time.sleep(pause)
+
+
+def _failed(call: Call, request: requests.PreparedRequest, error: Exception, heard: bool) -> float:
+    answer = None if heard else carried(error, requests.Response, request)
+    if isinstance(error, requests.RequestException):
+        error.request = request  # the caller's, which carries no token
+    if answer is not None:
+        answer.request = request
+        with ExitStack() as unread:
+            unread.callback(answer.close)
+            pause = call.answered(answer.status_code, answer.headers)
+            if pause is not None:
+                return pause
+            unread.pop_all()  # the error's reader may want it
+    if answer is not None or not isinstance(error, (requests.RequestException, HTTPError)):
+        raise error
+    hopeless = isinstance(error, _NOWHERE) or _unverified(error)
+    return call.failed(error, sent=heard or not (hopeless or _unsent(error)), hopeless=hopeless)
 
 
 def _attempt(call: Call, request: requests.PreparedRequest) -> requests.PreparedRequest:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gzip
 import io
+import ssl
 from pathlib import Path
 
 import httpx
 import httpx2
 import pytest
 
-from sinkfence import OutcomeUnknown, StaleToken, Token
+from sinkfence import NotEnforced, OutcomeUnknown, StaleToken, Token
 from sinkfence_http import httpx2_transport, httpx_transport
 
 TOKEN = Token("invoice-42", 8, "b:1")
@@ -19,6 +20,11 @@ KEY = {"Idempotency-Key": TOKEN.key("mail 2026-05-01")}
 OK = b"HTTP/1.1 200 X\r\nContent-Length: 5\r\nConnection: close\r\nFencing-Status: accepted\r\n\r\nhello"
 ARMED = b"HTTP/1.1 204 X\r\nConnection: close\r\nFencing-Status: armed\r\n\r\n"
 STALE = b"HTTP/1.1 412 X\r\nContent-Length: 0\r\nConnection: close\r\nFencing-Status: stale-token\r\n\r\n"
+BUSY = (
+    b"HTTP/1.1 503 X\r\nContent-Length: 0\r\nConnection: close\r\nFencing-Status: fence-unavailable\r\n\r\n"
+)
+UNKNOWN = b"HTTP/1.1 404 X\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+CONTEXT = ssl.create_default_context()  # it takes long to make
 LIBRARIES = [(httpx, httpx_transport), (httpx2, httpx2_transport)]
 
 
@@ -146,3 +152,113 @@ def test_an_error_of_arming_carries_no_token(scripted):
     with httpx.Client(trust_env=False) as client, pytest.raises(OutcomeUnknown) as unknown:
         httpx_transport.HttpSink(client, server.url).arm(TOKEN)
     assert "Fencing-Token" not in unknown.value.__cause__.request.headers
+
+
+class Bearer:
+    """A bearer that notes what it is told."""
+
+    token = TOKEN
+    lost: StaleToken | None = None
+
+    def lose(self, reason):
+        self.lost = reason
+
+
+class Trouble(Exception):
+    """An error of an application's own."""
+
+    def __init__(self, response):
+        super().__init__(response.status_code)
+        self.response = response
+
+
+def for_status(response):
+    response.raise_for_status()
+
+
+def of_its_own(response):
+    if response.is_error:
+        raise Trouble(response)
+
+
+def arm(library, half, server, hook, bearer, *, loop):
+    """Arm by a client with a hook, on a loop or without one."""
+
+    settings = {"verify": CONTEXT, "trust_env": False}
+
+    async def hooked(response):
+        hook(response)
+
+    async def run():
+        async with library.AsyncClient(event_hooks={"response": [hooked]}, **settings) as client:
+            await half.AsyncHttpSink(client, server.url).arm(bearer)
+
+    if loop:
+        asyncio.run(run())
+    else:
+        with library.Client(event_hooks={"response": [hook]}, **settings) as client:
+            half.HttpSink(client, server.url).arm(bearer)
+
+
+@pytest.mark.parametrize("loop", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("hook", [for_status, of_its_own])
+@pytest.mark.parametrize(("library", "half"), LIBRARIES)
+def test_a_hook_that_raises_for_a_status_hides_no_answer(library, half, hook, loop, scripted):
+    """What the service has said counts: stale is told to the bearer at once, a busy door is asked again, and
+    what armed nothing is no unknown outcome."""
+    server, bearer = scripted(STALE), Bearer()
+    with pytest.raises(StaleToken) as stale:
+        arm(library, half, server, hook, bearer, loop=loop)
+    assert bearer.lost is stale.value
+    assert not stale.value.earlier_attempt_unknown
+    assert len(server.requests) == 1
+    assert "Fencing-Token" not in stale.value.__context__.response.request.headers
+    server = scripted(BUSY, ARMED)
+    arm(library, half, server, hook, bearer, loop=loop)
+    assert len(server.requests) == 2
+    with pytest.raises(NotEnforced):
+        arm(library, half, scripted(UNKNOWN), hook, bearer, loop=loop)
+
+
+@pytest.mark.parametrize(("library", "half"), LIBRARIES)
+def test_the_answer_of_another_service_is_not_taken_for_one(library, half, scripted, monkeypatch):
+    """A hook that asks elsewhere, and fails there: the answer's error is not this service's word."""
+    monkeypatch.setattr("sinkfence_http.calls.FIRST_PAUSE", 0.01)
+    elsewhere, server, bearer = scripted(STALE), scripted(*[ARMED] * 6), Bearer()
+
+    def log_in(_):
+        if not elsewhere.requests:
+            library.get(elsewhere.url, trust_env=False).raise_for_status()
+
+    arm(library, half, server, log_in, bearer, loop=False)
+    assert (len(server.requests), bearer.lost) == (2, None)
+
+
+class Raising(httpx.BaseTransport):
+    """A transport that raises for a status."""
+
+    def __init__(self):
+        self._by = httpx.HTTPTransport()
+
+    def handle_request(self, request):
+        response = self._by.handle_request(request)
+        response.request = request
+        return response.raise_for_status()
+
+    def close(self):
+        self._by.close()
+
+
+def test_a_transport_that_raises_for_a_status_hides_no_answer(scripted):
+    """A stale write is told as one; an answer that stands is raised as that transport has it."""
+    server, bearer = scripted(STALE, UNKNOWN), Bearer()
+    transport = httpx_transport.FencedTransport(bearer, transport=Raising())
+    with httpx.Client(mounts={server.url: transport}, trust_env=False) as client:
+        with pytest.raises(StaleToken) as stale:
+            client.post(server.url, headers=KEY)
+        assert bearer.lost is stale.value
+        with pytest.raises(httpx.HTTPStatusError) as raised:
+            client.post(server.url, headers=KEY)
+    assert raised.value.response.status_code == 404
+    assert "Fencing-Token" not in raised.value.request.headers
+    assert len(server.requests) == 2

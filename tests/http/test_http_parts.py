@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from starlette.responses import FileResponse
 
 import sinkfence_http
 from sinkfence import (
@@ -376,3 +377,47 @@ def test_a_content_length_of_thousands_of_digits():
     with pytest.raises(Refused) as refused:
         bodies.read({"CONTENT_LENGTH": "9" * 5000, "wsgi.input": io.BytesIO()}, 100)
     assert refused.value.answer.status == 400
+
+
+@pytest.mark.parametrize("key", [b"k", None], ids=["kept", "not-kept"])
+def test_a_file_that_an_asgi_server_would_send_itself_is_kept(tmp_path, key):
+    """Of an answer that is to be kept each byte must come by here: only others are sent by the server."""
+    gate = aio.HostGate(tmp_path / "gate")
+    fence = aio.Fence(gate, TrustedNetwork(), replay=gate.replay(), principal=lambda scope: "ann")
+    offered = {"http.response.pathsend": {}, "http.response.zerocopysend": {}, "http.response.debug": {}}
+    (tmp_path / "receipt").write_bytes(b"9 euros")
+
+    async def app(scope, receive, send):
+        await fence.admit(scope, "invoice-42")
+        await FileResponse(tmp_path / "receipt")(scope, receive, send)
+
+    async def ask() -> list[dict]:
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/",
+            "headers": [(b"fencing-token", b'"invoice-42";g=7;o="a"')],
+            "extensions": offered,
+        }
+        if key:
+            scope["headers"].append((b"idempotency-key", key))
+        sent, body = [], [{"type": "http.request"}]
+
+        async def receive():
+            return body.pop() if body else await asyncio.Future()
+
+        async def send(message):
+            sent.append(message)
+
+        await asgi.FencingMiddleware(app, fence)(scope, receive, send)
+        assert len(offered) == 3
+        assert list(scope["extensions"])[-1] == "http.response.debug"
+        return sent
+
+    (first, again) = (asyncio.run(ask()) for _ in range(2))
+    for answer, word in ((first, b"accepted"), (again, b"accepted;replayed" if key else b"accepted")):
+        assert dict(answer[0]["headers"])[b"fencing-status"] == word
+        if key:
+            assert b"".join(each.get("body", b"") for each in answer) == b"9 euros"
+        else:
+            assert answer[1]["type"] == "http.response.pathsend"

@@ -9,16 +9,25 @@ import threading
 
 import pytest
 import requests
+from requests.adapters import HTTPAdapter
 from urllib3.util import Timeout
 
-from sinkfence import OutcomeUnknown, StaleToken, Token
+from sinkfence import NotEnforced, OutcomeUnknown, StaleToken, Token
 from sinkfence_http import httpx_transport
 from sinkfence_http.requests_adapter import FencedAdapter, HttpSink
 
 TOKEN = Token("invoice-42", 8, "b:1")
 KEY = {"Idempotency-Key": TOKEN.key("mail 2026-05-01")}
 OK = b"HTTP/1.1 200 X\r\nContent-Length: 5\r\nConnection: close\r\nFencing-Status: accepted\r\n\r\nhello"
-STALE = b"HTTP/1.1 412 X\r\nContent-Length: 0\r\nFencing-Status: stale-token;current=9\r\n\r\n"
+ARMED = b"HTTP/1.1 204 X\r\nConnection: close\r\nFencing-Status: armed\r\n\r\n"
+BUSY = (
+    b"HTTP/1.1 503 X\r\nContent-Length: 0\r\nConnection: close\r\nFencing-Status: fence-unavailable\r\n\r\n"
+)
+UNKNOWN = b"HTTP/1.1 404 X\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+STALE = (
+    b"HTTP/1.1 412 X\r\nContent-Length: 0\r\nConnection: close\r\n"
+    b"Fencing-Status: stale-token;current=9\r\n\r\n"
+)
 
 
 @pytest.fixture
@@ -129,3 +138,61 @@ def test_a_signer_that_fails_after_an_attempt_without_an_answer(scripted):
         http.mount(server.url, FencedAdapter(Token("job", 7, "o"), sign=lambda _: next(signatures)))
         with pytest.raises(OutcomeUnknown):
             http.post(server.url, data=b"1", headers={"Idempotency-Key": "k"})
+
+
+class Raising(HTTPAdapter):
+    """An adapter that raises for a status."""
+
+    def send(self, request, *settings, **more):
+        response = super().send(request, *settings, **more)
+        response.raise_for_status()
+        return response
+
+
+class RaisingFenced(FencedAdapter):
+    """One that carries tokens, too."""
+
+    def transmit(self, request, **settings):
+        response = super().transmit(request, **settings)
+        response.raise_for_status()
+        return response
+
+
+def test_an_adapter_that_raises_for_a_status_hides_no_answer(session, scripted):
+    """Arming is told what the service has said: stale at once, a busy door is asked again, and what armed
+    nothing is no unknown outcome."""
+    server = scripted(STALE, BUSY, ARMED, UNKNOWN)
+    session.mount(server.url + "/", Raising())
+    sink = HttpSink(session, server.url)
+    with pytest.raises(StaleToken) as stale:
+        sink.arm(TOKEN)
+    assert (stale.value.mark, stale.value.earlier_attempt_unknown) == (9, False)
+    assert "Fencing-Token" not in stale.value.__context__.response.request.headers
+    sink.arm(TOKEN)
+    with pytest.raises(NotEnforced):
+        sink.arm(TOKEN)
+    assert len(server.requests) == 4
+
+
+def test_a_write_by_an_adapter_that_raises_for_a_status(session, scripted):
+    """A stale one is told as one; an answer that stands is raised as that adapter has it, to be read."""
+    server = scripted(STALE, OK.replace(b"200", b"404"))
+    session.mount(server.url + "/", RaisingFenced(TOKEN))
+    with pytest.raises(StaleToken):
+        session.post(server.url, headers=KEY)
+    with pytest.raises(requests.HTTPError) as raised:
+        session.post(server.url, headers=KEY)
+    assert raised.value.response.content == b"hello"
+    assert "Fencing-Token" not in raised.value.request.headers
+    assert len(server.requests) == 2
+
+
+def test_a_session_s_hook_comes_after_the_token_was_judged(session, scripted):
+    """A hook that raises for a status is reached by answers that stand alone."""
+    server = scripted(STALE, UNKNOWN)
+    session.hooks["response"].append(lambda response, **_: response.raise_for_status())
+    session.mount(server.url + "/", FencedAdapter(TOKEN))
+    with pytest.raises(StaleToken):
+        session.post(server.url)
+    with pytest.raises(requests.HTTPError):
+        session.post(server.url)
