@@ -132,7 +132,7 @@ class FencingMiddleware:
                 raise
         finally:
             if response.recorder is not None:
-                await response.recorder.report()
+                await response.recorder.report(ended=True)
 
 
 class _Response:
@@ -190,15 +190,18 @@ class _Recorder:
                 recording.end()
         # Before the last of it is sent: who has it all may ask again at once.
         if recording.whole:
-            await self.report()
+            await self.report(ended=False)
         await self._send(message)
 
-    async def report(self) -> None:
-        """Say what has become of the request, once."""
-        claim, self._claim = self._claim, None
+    async def report(self, *, ended: bool) -> None:
+        """Say what has become of the request, once: that nothing has, not before its handler has ended."""
+        claim = self._claim
         if claim is None:
             return
         kept, undone = self._passage.ending(self._recording)
+        if undone and kept is None and not ended:
+            return
+        self._claim = None
         try:
             if kept is not None:
                 await claim.keep(kept)

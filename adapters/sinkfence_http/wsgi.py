@@ -146,7 +146,7 @@ class FencingMiddleware:
                     body.close()
             finally:
                 if recorder is not None:
-                    recorder.report()
+                    recorder.report(ended=True)
 
 
 class _Head:
@@ -229,14 +229,17 @@ class _Recorder:
     def _report_whole(self) -> None:
         # Before the last of it is sent: who has it all may ask again at once.
         if self._recording.whole:
-            self.report()
+            self.report(ended=False)
 
-    def report(self) -> None:
-        """Say what has become of the request, once."""
-        claim, self._claim = self._claim, None
+    def report(self, *, ended: bool) -> None:
+        """Say what has become of the request, once: that nothing has, not before its handler has ended."""
+        claim = self._claim
         if claim is None:
             return
         kept, undone = self._passage.ending(self._recording)
+        if undone and kept is None and not ended:
+            return
+        self._claim = None
         try:
             if kept is not None:
                 claim.keep(kept)

@@ -29,6 +29,7 @@ else:
     import uvicorn
     from sqlalchemy.ext.asyncio import create_async_engine
     from starlette.applications import Starlette
+    from starlette.background import BackgroundTask
     from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route
 
@@ -123,7 +124,10 @@ def starlette_app() -> Any:
             await anyio.to_thread.run_sync(stall, abandon_on_cancel=True)
         if query.get("answer") == "fails":
             raise RuntimeError("as the test wants")
-        run = await effect(token, step_of(fence, request.scope, query, request.headers), run)
+        step = step_of(fence, request.scope, query, request.headers)
+        if query.get("answer") == "late":
+            return Response(b"x", 503, background=BackgroundTask(effect, token, step, run))
+        run = await effect(token, step, run)
         if query.get("stall") == "after":
             await anyio.to_thread.run_sync(stall, abandon_on_cancel=True)
         if query.get("answer") in ("stream", "breaks"):
@@ -184,7 +188,15 @@ def flask_app() -> Any:
             stall()
         if query.get("answer") == "fails":
             raise RuntimeError("as the test wants")
-        run = effect(token, step_of(fence, flask.request.environ, query, flask.request.headers), run)
+        step = step_of(fence, flask.request.environ, query, flask.request.headers)
+        if query.get("answer") == "late":
+
+            def answer_and_pay() -> Iterator[bytes]:
+                yield b"x"
+                effect(token, step, run)
+
+            return flask.Response(answer_and_pay(), 503, {"Content-Length": "1"})
+        run = effect(token, step, run)
         if query.get("stall") == "after":
             stall()
         if query.get("answer") in ("stream", "breaks"):
