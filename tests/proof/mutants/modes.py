@@ -8,6 +8,7 @@ PROTECT = "adapters/sinkfence_postgres/schema/protect.sql"
 ROW = "adapters/sinkfence_postgres/schema/rows.sql"
 ROWS = "adapters/sinkfence_postgres/rows.py"
 LEDGER = "adapters/sinkfence_postgres/ledger.py"
+TOKENS = "src/sinkfence/tokens.py"
 BINDING = "adapters/sinkfence_postgres/binding.py"
 
 INSERT = "        if not connections.run(tx_, entry.insert()):\n"
@@ -55,6 +56,13 @@ MODES: tuple[Mutant, ...] = (
         "a new owner repeats what the old one has done",
         (Edit(LEDGER, INSERT, INSERT.replace("if not", "if None is")),),
         promise="D4 duplicate-across-owners",
+    ),
+    Mutant(
+        "a name of an Enum left as it is",
+        "modes.spelled",
+        "D4",
+        "a worker that names its job by an Enum's member, and one that does by a str, do its steps twice",
+        (Edit(TOKENS, "    value = str.__str__(value)\n", ""),),
     ),
     Mutant(
         "the ledger read before it is written",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from enum import Enum
 
 import psycopg
 import sqlalchemy as sa
@@ -90,6 +91,21 @@ def repeated(ground: Ground) -> Scene:
     scene, a = table.scene, table.first_tenure()
     with scene.rightful(a, "step") as attempt:
         step(table, a, attempt)
+    b = scene.issued(2, "B")
+    with scene.arming(b):
+        table.sink.arm(b)
+    with scene.rightful(b, "step") as attempt:
+        step(table, b, attempt)
+    return scene
+
+
+def spelled(ground: Ground) -> Scene:
+    """A names its job by a member of an Enum, and does a step; B, its successor, names it by a str."""
+    table = Table(ground)
+    scene, a = table.scene, table.first_tenure()
+    job = Enum("Job", {"IT": a.job_id}, type=str)["IT"]
+    with scene.rightful(a, "step") as attempt:
+        step(table, Token(job, a.generation, a.owner), attempt)
     b = scene.issued(2, "B")
     with scene.arming(b):
         table.sink.arm(b)
