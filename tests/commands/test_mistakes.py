@@ -128,6 +128,26 @@ def test_a_connection_string_that_is_none(sinkfence: Sinkfence, dsn: str, code: 
     a_line(ran.err, says)
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\x1b[2J"])
+def test_an_address_with_a_line_break_in_it_is_refused(sinkfence: Sinkfence, port: int, end: str) -> None:
+    """Read from a file with its line's end, say: it is named, in place of a database of that name."""
+    at = f"127.0.0.1:{port}"
+    for command in (
+        ("doctor", "postgres", f"postgresql://u:{PASSWORD}@{at}/shop{end}"),
+        ("marks", "list", "--postgres", f"host='127.0.0.1{end}' password={PASSWORD}"),
+        ("leases", "list", "--store", f"postgresql+psycopg://u:{PASSWORD}@{at}/shop{end}"),
+        ("doctor", "s3", "--bucket", "b", "--endpoint", f"http://{at}{end}"),
+        ("doctor", "http", f"http://{at}/{end}"),
+    ):
+        ran = sinkfence(*command)
+        assert (ran.code, ran.out) == (2, ""), ran
+        a_line(ran.err, "control character")
+    # Between the words of a connection string it is a blank.
+    ran = sinkfence("doctor", "postgres", f"host=127.0.0.1\nport={port}\nuser=u password={PASSWORD}\n")
+    assert ran.code == 3, ran
+    a_line(ran.err, "database host=127.0.0.1")
+
+
 def test_a_short_password_is_masked_in_no_other_word(sinkfence: Sinkfence, port: int, tmp_path: Path) -> None:
     """It is hidden where it stands by itself: taken out of other words it would be spelt by the gaps."""
     for command, says in [

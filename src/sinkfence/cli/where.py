@@ -15,6 +15,9 @@ _ENCODE: Final = (
     "that URL can't be read: in a user name or password write %40 for @, %3A for :, %2F for /, %3F for ?, "
     "%23 for #"
 )
+_UNSEEN: Final = (
+    "there is a line break or another control character in that URL, at its end perhaps: take it out"
+)
 
 
 def lease_store(url: str) -> Place:
@@ -35,6 +38,8 @@ def lease_store(url: str) -> Place:
     login = read.username is not None or read.password is not None
     if "@" in f"{read.host}" or (not sqlite and "@" in f"{read.database}") or (login and url.count("@") > 1):
         raise Mistake(_ENCODE)
+    if not sqlite:
+        _seen(read.host, read.database, read.username)
     hidden = (*_written(url), read.password, *_values(read.query))
     if sqlite:
         return Place(f"lease store: SQLite file {read.database!r}", hidden, file=read.database or "")
@@ -55,6 +60,7 @@ def database(dsn: str) -> Place:
     except (psycopg.Error, ValueError):
         raise Mistake(NO_DSN) from None
     shown = {name: given[name] for name in ("service", "host", "port", "dbname", "user") if name in given}
+    _seen(*shown.values())
     # libpq ends a login at the first / as well: the rest of a password would be a port and a database.
     odd = any("@" in given.get(name, "") for name in ("host", "dbname"))
     if odd or not re.fullmatch(r"[0-9, ]*", given.get("port", "")):
@@ -82,6 +88,7 @@ def web(what: str, url: str, *, login: bool) -> Place:
     Raises:
         Mistake: it is none, or has what a base URL can't have.
     """
+    _seen(url)  # whole: what splits it leaves line breaks out, and who uses it does not
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -98,6 +105,12 @@ def web(what: str, url: str, *, login: bool) -> Place:
     at = f"[{host}]" if ":" in host else host
     at += f":{port}" if port else ""
     return Place(f"{parts.scheme}://{at}", (*_written(url), parts.username and parts.password))
+
+
+def _seen(*parts: str | None) -> None:
+    """Refuse what nobody has meant to write: a file's last line break, say, read with what it holds."""
+    if any(re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", part or "") for part in parts):
+        raise Mistake(_UNSEEN)
 
 
 def _values(query: Mapping[str, Any]) -> list[str]:
