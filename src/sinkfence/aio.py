@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from sinkfence.grants import AsyncStore, Record
 from sinkfence.leases.arming import check_sinks, is_async, is_future
@@ -153,6 +153,9 @@ class Leases:
             await asyncio.get_running_loop().run_in_executor(thread, self._holders.close, left)
         finally:
             await self._store.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("Leases stay with their process: make them in each, and pass a lease.token")
 
     async def __aenter__(self) -> Leases:
         return self

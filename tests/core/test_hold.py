@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -569,6 +570,21 @@ def test_a_hold_is_no_decorator(make: Any, lite_url: str) -> None:
         @leases.hold(JOB)
         def work() -> None:
             pytest.fail("the body must not run")
+
+
+def test_what_belongs_to_a_process_is_not_pickled(lite_url: str) -> None:
+    """A worker that is sent a lease, a manager or a store is told what to send in its place."""
+    leases = Leases(MemoryStore())
+    asynchronous = sql_aio.SqlStore(lite_url)
+    for own, instead in (
+        (leases.acquire(JOB), "pass lease.token"),
+        (leases, "make them in each"),
+        (aio.Leases(asynchronous), "make them in each"),
+        (asynchronous, "make one in each"),
+        (SqlStore(lite_url), "make one in each"),
+    ):
+        with pytest.raises(TypeError, match=instead):
+            pickle.dumps(own)
 
 
 def test_a_hold_is_entered_once() -> None:

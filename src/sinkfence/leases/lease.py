@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from sinkfence import observe
 from sinkfence.errors import LeaseLost, StaleToken
@@ -27,6 +27,9 @@ class BaseLease:
     def __repr__(self) -> str:
         token = self._tenure.token
         return f"<Lease of {token.job_id!r}, generation {token.generation}: {self._tenure.over() or 'held'}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a lease stays with its process: pass lease.token, which sinks take as well")
 
     @property
     def token(self) -> Token:

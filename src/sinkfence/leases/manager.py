@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
+from typing import NoReturn
 
 from sinkfence.grants import Record, Store
 from sinkfence.leases.arming import arm_here, check_sinks
@@ -179,6 +180,9 @@ class Leases:
             self._holders.close(timeout)
         finally:
             self._store.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("Leases stay with their process: make them in each, and pass a lease.token")
 
     def __enter__(self) -> Leases:
         return self

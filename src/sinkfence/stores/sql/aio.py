@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NoReturn, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -85,6 +85,9 @@ class SqlStore:
 
     def __repr__(self) -> str:
         return repr(self.sync)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a SqlStore stays with its process: make one in each, of the same URL")
 
     @property
     def jumps(self) -> bool:

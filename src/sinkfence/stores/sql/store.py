@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, NoReturn, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -105,6 +105,9 @@ class SqlStore:
     def __repr__(self) -> str:
         url = self._here().work.url.set(query={})  # which may hold passwords: libpq's, and of TLS keys
         return f"SqlStore({url.render_as_string()!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a SqlStore stays with its process: make one in each, of the same URL")
 
     @property
     def jumps(self) -> bool:
