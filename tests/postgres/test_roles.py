@@ -96,9 +96,10 @@ def test_a_second_installer_where_the_first_has_made_the_roles(cluster, admin):
     admin.execute(take.replace("deployment", "one"))
     installed(login(cluster, "of_two", "two"))
     admin.execute(take_back)
-    for role in ("one", "two"):
-        with pytest.raises(SchemaMismatch, match="let a superuser do it"):
-            installed(login(cluster, f"of_{role}", role))
+    if admin.info.server_version >= 160000:  # before, who may create roles lends itself any role
+        for role in ("one", "two"):
+            with pytest.raises(SchemaMismatch, match="let a superuser do it"):
+                installed(login(cluster, f"of_{role}", role))
 
 
 @pytest.mark.parametrize("planted", ["member", "member with a schema", "login"])
