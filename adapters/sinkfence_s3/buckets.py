@@ -32,6 +32,9 @@ class FencedBucket:
         prefix: stands before every name; up to 900 UTF-8 bytes.
         probe: "once" tries out before the first write of this process whether the store enforces
             conditions; "never" trusts it unseen, and sends ETags just as they came (not for Ceph 18).
+
+    Raises:
+        TypeError, ValueError: a wrong argument; a client whose endpoint_url holds a user or a password.
     """
 
     def __init__(
