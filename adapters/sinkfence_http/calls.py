@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 from sinkfence import observe
@@ -19,6 +20,7 @@ from sinkfence.errors import GenerationConflict, LeaseLost, NotEnforced, Outcome
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_http import wire
+from sinkfence_http.functions import check_function
 
 Sign = Callable[[Token], str]
 
@@ -40,8 +42,10 @@ class Caller:
     """One bearer's calls of one service."""
 
     def __init__(self, bearer: Bearer, sign: Sign | None) -> None:
+        if not callable(getattr(bearer, "lose", None)):
+            raise TypeError(f"a bearer is a lease or a token, not a {type(bearer).__name__}")
         self.bearer = bearer
-        self._sign = sign
+        self._sign = check_sign(sign)
         self._signed: tuple[Token, str] | None = None
 
     def begin(self, method: str, key: str | None, *, rewindable: bool, repeatable: bool = False) -> Call:
@@ -162,7 +166,8 @@ class Call:
             self.expired = True
             return 0.0
         nothing_ran = word in _NOTHING_RAN or (fencing_status is None and status in _MAY_PASS)
-        pause = self._again(status, word, headers.get("Retry-After"), nothing_ran)
+        least = seconds_to_wait(headers.get("Retry-After"), headers.get("Date"))
+        pause = self._again(status, word, least, nothing_ran)
         if pause is None and self.unknown:
             raise OutcomeUnknown(
                 f"{self}: an attempt got no answer, and the last one was answered {status} ({word}): "
@@ -205,16 +210,13 @@ class Call:
                 "go along: call that address itself"
             )
 
-    def _again(
-        self, status: int, word: str | None, retry_after: str | None, nothing_ran: bool
-    ) -> float | None:
+    def _again(self, status: int, word: str | None, least: float, nothing_ran: bool) -> float | None:
         passing = status in _MAY_PASS or status >= 500 or word == "request-in-progress"
         if not (passing and self.rewindable and (nothing_ran or self.repeatable)):
             return None
         if status >= 500 and not nothing_ran:
             self.unknown = True
-        asked = retry_after or ""
-        return self._pause(float(asked) if asked.isascii() and asked.isdigit() else 0.0)
+        return self._pause(least)
 
     def _pause(self, least: float) -> float | None:
         left = self.caller.left()
@@ -225,6 +227,32 @@ class Call:
 
     def __str__(self) -> str:
         return f"a call of generation {self.token.generation} of job {self.token.job_id!r}"
+
+
+def check_sign(sign: Sign | None) -> Sign | None:
+    """Return what makes the header of a token.
+
+    Raises:
+        TypeError: it is no plain function.
+    """
+    if sign is not None:
+        check_function("sign", sign)
+    return sign
+
+
+def seconds_to_wait(retry_after: str | None, date: str | None) -> float:
+    """Return what a Retry-After asks for, 0 where it doesn't say (RFC 9110, section 10.2.3).
+
+    A moment is compared with the answer's own Date: the clock here may be another.
+    """
+    asked = retry_after or ""
+    if asked.isascii() and asked.isdigit():
+        return float(asked)
+    try:
+        wait = parsedate_to_datetime(asked) - parsedate_to_datetime(date or "")
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+    return max(wait.total_seconds(), 0.0)
 
 
 def carried(error: Exception, kind: type[Any], attempt: Any) -> Any:
@@ -271,4 +299,12 @@ def check_armed(status: int, headers: Mapping[str, str]) -> None:
         raise OutcomeUnknown(f"{what}: arm again")
     if word == "unauthentic-token":
         raise NotEnforced(f"{what}: the service does not trust this token: look at key, issuer, audience")
+    if word == "token-expired":
+        raise NotEnforced(
+            f"{what}: the signature is too old for the service's clock: compare it with this one's"
+        )
+    if word == "malformed-token":
+        raise NotEnforced(
+            f"{what}: one side signs tokens, and the other one doesn't: look at sign= and its verifier"
+        )
     raise NotEnforced(f"{what} and not 204 (armed): nothing there would stop a stale owner")

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from sinkfence.sinks import Bearer
 from sinkfence_http import wire
-from sinkfence_http.calls import ARM_TIMEOUT, Call, Caller, Sign, arm_url, carried, check_armed
+from sinkfence_http.calls import ARM_TIMEOUT, Call, Caller, Sign, arm_url, carried, check_armed, check_sign
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class _Sink(Generic[T]):
     def __init__(self, client: T, base_url: str, *, sign: Sign | None = None) -> None:
         self._client: Any = client
         self._url = arm_url(base_url)
-        self._sign = sign
+        self._sign = check_sign(sign)
 
     def _request(self) -> Any:
         return self._client.build_request("POST", self._url, timeout=ARM_TIMEOUT, extensions={_ARMING: True})

@@ -6,7 +6,7 @@ import ssl
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 try:
     import requests
@@ -14,12 +14,13 @@ try:
     from requests.exceptions import ConnectTimeout, InvalidSchema, InvalidURL
     from requests.utils import rewind_body
     from urllib3.exceptions import HTTPError, NewConnectionError
+    from urllib3.util import Timeout
 except ImportError:
     raise ImportError("the adapter for requests needs requests: pip install 'sinkfence[requests]'") from None
 
 from sinkfence.sinks import Bearer
 from sinkfence_http import wire
-from sinkfence_http.calls import ARM_TIMEOUT, Call, Caller, Sign, arm_url, carried, check_armed
+from sinkfence_http.calls import ARM_TIMEOUT, Call, Caller, Sign, arm_url, carried, check_armed, check_sign
 
 _NOWHERE: Final = (InvalidURL, InvalidSchema)  # raised before a connection is looked for
 
@@ -34,7 +35,8 @@ class FencedAdapter(HTTPAdapter):
 
     An attempt that never left is repeated, and one that was put off before anything ran (408, 425, 429, 503
     `fence-unavailable`, 409 `request-in-progress`); one that may have been applied (any other 5xx, no answer)
-    only with an `Idempotency-Key`. A lease caps all timeouts (given in seconds), and the pauses in between.
+    only with an `Idempotency-Key`. A lease caps all timeouts, in seconds or of urllib3, and the pauses
+    in between.
 
     `sign` makes the header of a token, such as a `TokenSigner`; without it the token travels unsigned.
 
@@ -64,6 +66,10 @@ class FencedAdapter(HTTPAdapter):
             return _final(self.transmit(request, timeout=timeout, **settings))
         return _call(self._caller, self.transmit, request, timeout, settings)
 
+    def __getstate__(self) -> NoReturn:
+        """Refuse to be copied, or sent to another process: a lease stays where it is."""
+        raise TypeError("a FencedAdapter can't be pickled or copied, nor its Session: mount a new one there")
+
     def transmit(self, request: requests.PreparedRequest, **settings: Any) -> requests.Response:
         """Send one request once, as it is."""
         return super().send(request, **settings)
@@ -81,7 +87,7 @@ class HttpSink:
     def __init__(self, session: requests.Session, base_url: str, *, sign: Sign | None = None) -> None:
         self._session = session
         self._url = arm_url(base_url)
-        self._sign = sign
+        self._sign = check_sign(sign)
 
     def arm(self, bearer: Bearer) -> None:
         """Raise the service's mark to the bearer's generation.
@@ -192,9 +198,13 @@ def _rewindable(request: requests.PreparedRequest) -> bool:
     return body is None or isinstance(body, (bytes, str)) or isinstance(at_start, int)
 
 
-def _capped(call: Call, timeout: float | tuple[float | None, float | None] | None) -> Any:
+def _capped(call: Call, timeout: float | tuple[float | None, float | None] | Timeout | None) -> Any:
     if call.caller.left() is None:
         return timeout
+    if isinstance(timeout, Timeout):
+        capped, total = timeout.clone(), timeout.total
+        capped.total = call.capped(float(total) if isinstance(total, (int, float)) else None)
+        return capped
     connect, read = timeout if isinstance(timeout, tuple) else (timeout, timeout)
     return call.capped(connect), call.capped(read)
 

@@ -327,6 +327,35 @@ def test_a_wait_beyond_the_lease_is_not_begun(post):
     assert post(answer(503, "fence-unavailable", "Retry-After: 30"), OK, bearer=Lease()).status_code == 503
 
 
+def test_a_wait_until_a_moment_is_counted_by_the_answer_s_own_date(post):
+    """Retry-After as a date of HTTP: the clock here may be another. Without a Date, nothing is asked for."""
+    moment = "Retry-After: Fri, 31 Dec 1999 23:59:59 GMT"
+    put_off = answer(503, "fence-unavailable", moment, "Date: Fri, 31 Dec 1999 23:59:29 GMT")
+    assert post(put_off, OK, bearer=Lease()).status_code == 503  # 30 seconds are beyond the lease
+    for date in (
+        "Date: Fri, 31 Dec 1999 23:59:59 GMT",
+        "Date: Sat, 01 Jan 2000 00:00:00 GMT",
+        "Date: ?",
+        "X: y",
+    ):
+        assert post(answer(503, "fence-unavailable", moment, date), OK, bearer=Lease()).status_code == 200
+    assert post(answer(503, "fence-unavailable", "Retry-After: soon"), OK).status_code == 200
+
+
+def test_what_is_no_bearer_and_no_signer_is_refused_at_once(library):
+    """Not when the first request is sent."""
+
+    async def sign(token):
+        return ""
+
+    for bearer in ("lease", [TOKEN]):
+        with pytest.raises(TypeError, match="a bearer is a lease or a token"):
+            library("http://127.0.0.1/", bearer)
+    for signer in (sign, "key", b"k" * 32):
+        with pytest.raises(TypeError, match="sign is a"):
+            library("http://127.0.0.1/", TOKEN, signer)
+
+
 def test_a_service_that_can_not_be_reached_was_not_written_to(library):
     """No connection ever came about: the error of the library, not OutcomeUnknown."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -518,6 +547,17 @@ def test_arming_with_a_token_that_is_not_trusted_says_where_to_look(arm, scripte
     """The service stands guard, and it is the signature that is wrong."""
     with pytest.raises(NotEnforced, match="does not trust this token: look at key, issuer, audience"):
         arm(scripted(answer(403, "unauthentic-token")))
+
+
+@pytest.mark.parametrize(
+    ("reply", "where"),
+    [(answer(412, "token-expired"), "clock"), (answer(400, "malformed-token"), "signs tokens")],
+    ids=["expired", "malformed"],
+)
+def test_arming_says_what_is_wrong_with_the_token(arm, scripted, reply, where):
+    """The service stands guard: it is the clocks that differ, or one side does not sign."""
+    with pytest.raises(NotEnforced, match=where):
+        arm(scripted(reply, reply))
 
 
 def test_arming_too_late_is_stale(arm, scripted):

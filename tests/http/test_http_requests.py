@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
+import pickle
 import socket
 import threading
 
@@ -97,6 +99,51 @@ def test_a_timeout_is_given_in_any_way_that_requests_takes(session, scripted, ti
     server = scripted(OK)
     session.mount(server.url + "/", FencedAdapter(TOKEN))
     assert session.post(server.url, timeout=timeout).text == "hello"
+
+
+class Lease:
+    """A bearer whose term is nearly over."""
+
+    token = TOKEN
+
+    def remaining(self) -> float:
+        return 0.2
+
+    def lose(self, reason: StaleToken) -> None:
+        raise reason
+
+
+@pytest.mark.parametrize(
+    "timeout", [None, 60, (60, None), Timeout(), Timeout(60), Timeout(connect=60, read=60)], ids=repr
+)
+def test_a_lease_caps_a_timeout_of_any_kind(session, scripted, timeout):
+    """Of urllib3 it is the whole that is capped, and the caller's own object stays as it was."""
+    server, before = scripted(b"never"), repr(timeout)
+    session.mount(server.url + "/", FencedAdapter(Lease()))
+    with pytest.raises(OutcomeUnknown):
+        session.post(server.url, timeout=timeout)
+    assert repr(timeout) == before
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_an_adapter_stays_where_its_lease_is(session, copied):
+    """Neither it nor its session is copied, or sent to another process: that is said at once."""
+    adapter = FencedAdapter(TOKEN)
+    session.mount("http://127.0.0.1/", adapter)
+    with pytest.raises(TypeError, match="mount a new one there"):
+        copied(adapter)
+    if copied is not copy.copy:  # which shares the adapters
+        with pytest.raises(TypeError, match="mount a new one there"):
+            copied(session)
+
+
+def test_no_bearer_and_no_signer_is_refused_at_once(session):
+    """Not when the first request is sent."""
+    with pytest.raises(TypeError, match="not a NoneType"):
+        FencedAdapter(None)
+    for kind in (HttpSink, httpx_transport.HttpSink, httpx_transport.AsyncHttpSink):
+        with pytest.raises(TypeError, match="sign is a function"):
+            kind(session, "http://127.0.0.1/", sign="key")
 
 
 def test_a_session_arms_a_durable_sink(session):
