@@ -282,15 +282,21 @@ def test_what_lets_nobody_go_round_is_not_named(own_db, names, made):
 
 
 def test_a_trigger_that_was_replaced_lets_a_late_write_in(own_db, names):
-    """So TRIGGER alone is enough to go round."""
+    """So TRIGGER alone is enough to go round. What was done with it is found when it has been taken back."""
     own_db.admin.execute("grant insert, trigger on entry to {role}".format(**names))
     with psycopg.connect(login(own_db, names["role"])) as conn:
         conn.execute(
-            "create or replace trigger sinkfence_statement before insert on entry for each statement"
-            " when (false) execute function sinkfence.refuse_write()"
+            "create or replace trigger sinkfence_statement before insert or update or delete on entry"
+            " for each statement when (false) execute function sinkfence.refuse_write()"
         )
         conn.execute("insert into entry (note) values ('unguarded')")
+        conn.commit()
+        own_db.admin.execute("revoke trigger on entry from {role}".format(**names))
+        report = doctor(conn)
     assert own_db.notes() == ["unguarded"]
+    assert not report.fenced
+    [(grade, says)] = of(report, "table public.entry")
+    assert (grade, "trigger sinkfence_statement on public.entry is not as" in says) == ("broken", True)
 
 
 def test_an_application_that_may_not_write_is_told(own_db, role):

@@ -87,7 +87,7 @@
   -- there for each partition that comes later; statement triggers are for what is written to a partition by its name.
   create or replace function sinkfence.unprotected(relation regclass, job_id name, warn_only boolean)
   returns table (turn integer, lacks text, mend text)
-  language sql stable set search_path = pg_catalog, pg_temp as $fn$
+  language sql stable set search_path = pg_catalog, pg_temp set quote_all_identifiers = off as $fn$
     with recursive tree (relid) as (
       select relation::oid union select i.inhrelid from tree t join pg_inherits i on i.inhparent = t.relid
     ), part as (
@@ -96,38 +96,47 @@
         from tree t join pg_class c on c.oid = t.relid
     ), kind as (
       select case when warn_only then 'sinkfence.count_write()' else 'sinkfence.refuse_write()' end::regprocedure as fn,
-             case when job_id is null then '' else convert_to(job_id, 'UTF8') || '\x00' end as args
+             case when job_id is null then '' else convert_to(job_id, 'UTF8') || '\x00' end as args,
+             (select a.atttypid = 'text'::regtype from pg_attribute a where a.attrelid = relation and a.attname = job_id) as is_text
     ), wanted as (
-      select p.relid, w.name, format(
-          'create trigger %I %s on %s for each %s when ((%s) is not true) execute function %s(%s)',
-          w.name, w.event, p.name, w.level, concat_ws(' and ',
-            $t$starts_with(current_setting('sinkfence.held', true), pg_current_xact_id_if_assigned()::text || E'\n')$t$,
-            (select string_agg(format(
-               -- no job has a tab in its name, and the entries of the setting have one after it
-               $t$strpos(%1$s.%2$I::text collate "C", E'\t') = 0 and strpos(current_setting('sinkfence.held', true),$t$
-               || $t$ E'\n' || (%1$s.%2$I::text collate "C") || E'\t') > 0$t$, side, job_id), ' and ')
-               from unnest(w.sides) side where job_id is not null),
-            case when w.name = 'sinkfence_truncate' and job_id is not null then 'false' end),
-          (select k.fn::oid::regproc from kind k), quote_literal(job_id)) as ddl
-        from part p, (values ('sinkfence_statement', 'before insert or update or delete', 'statement', '{}'::text[]),
-                             ('sinkfence_truncate', 'before truncate', 'statement', '{}'),
-                             ('sinkfence_insert', 'after insert', 'row', '{new}'),
-                             ('sinkfence_update', 'after update', 'row', '{old,new}'),
-                             ('sinkfence_delete', 'after delete', 'row', '{old}')) w (name, event, level, sides)
-       where w.level = 'statement' or p.by_row and not p.cloned
+      -- Written as pg_get_triggerdef writes it back, letter by letter, so that what is there can be held against it:
+      -- CREATE OR REPLACE TRIGGER leaves name and function, and changes when it is called.
+      select w.*, w.head || format('%s(%s)', (select k.fn::oid::regproc from kind k), quote_literal(job_id)) as ddl from (
+        select p.relid, w.name, format(
+            E'CREATE TRIGGER %s %s ON %s FOR EACH %s WHEN ((%s IS NOT TRUE)) EXECUTE FUNCTION ',
+            w.name, w.event, p.name, w.level, case when more is null then this else format('(%s AND %s)', this, more) end) as head
+          from part p, (values ('sinkfence_statement', 'BEFORE INSERT OR DELETE OR UPDATE', 'STATEMENT', '{}'::text[]),
+                               ('sinkfence_truncate', 'BEFORE TRUNCATE', 'STATEMENT', '{}'),
+                               ('sinkfence_insert', 'AFTER INSERT', 'ROW', '{new}'),
+                               ('sinkfence_update', 'AFTER UPDATE', 'ROW', '{old,new}'),
+                               ('sinkfence_delete', 'AFTER DELETE', 'ROW', '{old}')) w (name, event, level, sides),
+               lateral (select $t$current_setting('sinkfence.held'::text, true)$t$) s (held),
+               lateral (select format($t$starts_with(%s, ((pg_current_xact_id_if_assigned())::text || %L::text))$t$, held, E'\n')) t (this),
+               lateral (select case when job_id is null then null when w.name = 'sinkfence_truncate' then 'false' else
+                 -- no job has a tab in its name, and the entries of the setting have one after it
+                 (select string_agg(format($t$(strpos((%1$s COLLATE "C"), %2$L::text) = 0)$t$
+                    || $t$ AND (strpos(%3$s, ((%4$L::text || (%1$s COLLATE "C")) || %2$L::text)) > 0)$t$,
+                    format(case when (select k.is_text from kind k) then '%s.%I' else '(%s.%I)::text' end, side, job_id),
+                    E'\t', held, E'\n'), ' AND ')
+                    from unnest(w.sides) side) end) m (more)
+         where w.level = 'STATEMENT' or p.by_row and not p.cloned) w
     ), existing as (
-      select p.relid, p.name as part, t.tgname as name, t.tgenabled, t.tgparentid <> 0 as cloned,
-             t.tgfoid = k.fn and t.tgargs = k.args and not r.renamed as fits, r.renamed
-        from part p join pg_trigger t on t.tgrelid = p.relid, kind k,
+      select p.relid, p.name as part, t.tgname as name, t.tgenabled, t.tgparentid <> 0 as cloned, r.renamed,
+             f.kin and (t.tgparentid <> 0 or starts_with(pg_get_triggerdef(t.oid), w.head)) is true as fits
+        from part p cross join kind k join pg_trigger t on t.tgrelid = p.relid
+        left join wanted w on w.relid = p.relid and w.name = t.tgname,
+             lateral (select t.tgfoid = k.fn and t.tgargs = k.args) f (kin),
              -- a WHEN clause goes with a column that is renamed, and the name in the arguments does not
-             lateral (select job_id is not null and t.tgtype & 1 = 1 and t.tgparentid = 0 and not exists
+             lateral (select f.kin and t.tgtype & 1 = 1 and exists
                         (select from pg_depend d join pg_attribute a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
                           where d.classid = 'pg_trigger'::regclass and d.objid = t.oid and d.refclassid = 'pg_class'::regclass
-                            and d.refobjid = t.tgrelid and a.attname = job_id)) r (renamed)
+                            and d.refobjid = t.tgrelid and a.attname <> job_id)) r (renamed)
        where t.tgfoid in ('sinkfence.refuse_write()'::regprocedure, 'sinkfence.count_write()'::regprocedure)
+          or w.relid is not null
     )
-    select 1, format(case when e.renamed then 'trigger %I on %s looks at another column' else 'trigger %I on %s is of another mode' end,
-                     e.name, e.part), format('drop trigger %I on %s', e.name, e.part)
+    select 1, format(case when e.renamed then 'trigger %I on %s looks at another column'
+                          else 'trigger %I on %s is not as protect makes it' end, e.name, e.part),
+           format('drop trigger %I on %s', e.name, e.part)
       from existing e left join wanted w on w.relid = e.relid and w.name = e.name
      where not e.cloned and (not e.fits or w.relid is null)
     union all

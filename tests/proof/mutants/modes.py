@@ -20,7 +20,7 @@ MODES: tuple[Mutant, ...] = (
         "modes.unguarded",
         "D9",
         "the one program that was forgotten writes as before, and late",
-        (Edit(PROTECT, "when ((%s) is not true) execute", "when ((%s) is false) execute"),),
+        (Edit(PROTECT, "WHEN ((%s IS NOT TRUE)) EXECUTE", "WHEN ((%s IS FALSE)) EXECUTE"),),
     ),
     Mutant(
         "a row of another job let in",
@@ -30,8 +30,8 @@ MODES: tuple[Mutant, ...] = (
         (
             Edit(
                 PROTECT,
-                "from unnest(w.sides) side where job_id is not null",
-                "from unnest(w.sides) side where job_id is null",
+                "from unnest(w.sides) side)",
+                "from unnest(w.sides) side where false)",
             ),
         ),
     ),
@@ -43,9 +43,8 @@ MODES: tuple[Mutant, ...] = (
         (
             Edit(
                 PROTECT,
-                "$t$starts_with(current_setting('sinkfence.held', true), "
-                "pg_current_xact_id_if_assigned()::text || E'\\n')$t$",
-                "$t$current_setting('sinkfence.held', true) <> ''$t$",
+                "$t$starts_with(%s, ((pg_current_xact_id_if_assigned())::text || %L::text))$t$",
+                "$t$(%s <> ''::text)$t$",
             ),
         ),
     ),
