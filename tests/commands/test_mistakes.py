@@ -148,6 +148,45 @@ def test_an_address_with_a_line_break_in_it_is_refused(sinkfence: Sinkfence, por
     a_line(ran.err, "database host=127.0.0.1")
 
 
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        (("doctor", "{url}"), "comes a command: postgres."),
+        (("doctor", "https://u:{password}@h/"), "comes a command: http."),
+        (("doctor", "host=h password='{password} x'"), "comes a command: postgres, s3, http."),
+        (("leases", "{url}"), "comes a command: list, show, release, reopen, raise."),
+        (("marks", "{url}"), "comes a command: list, show."),
+        (("schema", "{url}"), "comes a command: "),
+        (("torture", "{url}"), "comes a command: "),
+        (("{url}",), "comes a command: demo, doctor, "),
+        (("--{url}",), "No such option: ***"),
+        (("leases", "--{url}"), "No such option: ***"),
+        (("demo", "{url}"), "unexpected extra argument"),
+        (("doctor", "postgres", "{url}", "{url}?x y"), "unexpected extra argument"),
+        (("schema", "leases", "--dialect", "{url}"), "'***' is not one of"),
+        (("schema", "leases", "--dialect={url}"), "'***' is not one of"),
+        (("leases", "raise", "job", "--above", "{url}"), "--above"),
+        (("torture", "--scenario", "{url}"), "there is no scenario ***"),
+        (("torture", "--seconds", "{url}"), "--seconds"),
+    ],
+    ids=" ".join,
+)
+def test_a_place_in_the_wrong_place_is_not_repeated(
+    sinkfence: Sinkfence, typed: tuple[str, ...], says: str
+) -> None:
+    """A word that was forgotten makes a command of the place: its password stays where it was typed."""
+    url = f"postgresql://u:{PASSWORD}@db.example/shop"
+    ran = sinkfence(*(word.format(url=url, password=PASSWORD) for word in typed))
+    assert (ran.code, ran.out) == (2, ""), ran
+    assert says in ran.err
+    assert PASSWORD not in ran.err
+
+
+def test_a_mistyped_command_is_repeated(sinkfence: Sinkfence) -> None:
+    """What can be no place is told, with what comes near it."""
+    assert "No such command 'postgress'. Did you mean 'postgres'?" in sinkfence("doctor", "postgress").err
+
+
 def test_a_short_password_is_masked_in_no_other_word(sinkfence: Sinkfence, port: int, tmp_path: Path) -> None:
     """It is hidden where it stands by itself: taken out of other words it would be spelt by the gaps."""
     for command, says in [

@@ -9,12 +9,13 @@ import typer
 
 from sinkfence.cli import demo, doctor, leases, marks, schema, torture
 from sinkfence.cli.exits import CODES
+from sinkfence.cli.usage import Root
 
 
 def app() -> typer.Typer:
     """Return the command line."""
     root = typer.Typer(
-        no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, epilog=CODES
+        cls=Root, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, epilog=CODES
     )
     root.callback()(sinkfence)
     root.command(epilog=CODES, short_help="See late writes refused, on real servers.")(demo.demo)

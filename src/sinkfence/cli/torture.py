@@ -8,6 +8,7 @@ import typer
 
 from sinkfence.cli.exits import need
 from sinkfence.cli.mistakes import Mistake
+from sinkfence.cli.usage import masked
 
 NEEDS: Final = ("psycopg", "sqlalchemy", "boto3", "requests", "starlette", "uvicorn")
 
@@ -102,7 +103,8 @@ def torture(  # noqa: PLR0917 - as typer has it
         return
     names = list(dict.fromkeys(scenario or ()))
     if unknown := [name for name in names if name not in SCENARIOS]:
-        raise Mistake(f"there is no scenario {', '.join(unknown)}: see sinkfence torture --list")
+        says = f"there is no scenario {', '.join(unknown)}: see sinkfence torture --list"
+        raise Mistake(masked(says, tuple(unknown), []))
     wanted = show.Wanted(
         seconds,
         secrets.randbelow(10**6) if seed is None else seed,
