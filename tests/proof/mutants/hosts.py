@@ -7,6 +7,7 @@ from mutants.mutant import Edit, Mutant
 HOST = "adapters/sinkfence_http/host.py"
 DOOR = "adapters/sinkfence_http/door.py"
 KEPT = "adapters/sinkfence_http/host_replay.py"
+RECORDS = "adapters/sinkfence_http/records.py"
 VERIFIERS = "adapters/sinkfence_http/verifiers.py"
 
 HOSTS: tuple[Mutant, ...] = (
@@ -98,6 +99,13 @@ HOSTS: tuple[Mutant, ...] = (
         "D5",
         "the second of two payments under one key is acknowledged, and never made",
         (Edit(KEPT, '        if known != fingerprint:\n            return "reused"\n', ""),),
+    ),
+    Mutant(
+        "half an answer kept as a whole one",
+        "hosts.broken_off",
+        "D5",
+        "a payment whose handler broke off in its answer is acknowledged to the next who asks",
+        (Edit(RECORDS, "self._ended if self._length is None else", "self._ended or"),),
     ),
     Mutant(
         "a number that nobody issued believed",

@@ -136,6 +136,13 @@ HTTP: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "an answer in a hook's error not looked for",
+        "http.hooked",
+        "L3",
+        "where a client's hook raises for statuses, the worker hears that nothing is known, and tries on",
+        (Edit(CALLS, "    if not isinstance(answer, kind):", "    if True:"),),
+    ),
+    Mutant(
         "what may have arrived repeated without a key",
         "http.lost_answer",
         "D4",

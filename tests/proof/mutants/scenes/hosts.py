@@ -36,7 +36,7 @@ class Host:
         self.gate = HostGate(folder, drain_timeout=0.05)
         self.verifier: Verifier = TrustedNetwork()
         self.ends: list[str] = []
-        """Where the worker is ended in a handler: before its effect, or after."""
+        """Where the worker is ended in a handler: before its effect, or after, or its answer breaks off."""
 
     def apply(self, token: Token, attempt: str) -> None:
         self.effects.append(Effect(token.generation, token.owner, attempt, len(self.effects)))
@@ -44,6 +44,9 @@ class Host:
     def handle(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
         token = self.fence.admit(environ, self.scene.job)
         end = self.ends.pop() if self.ends else ""
+        if end == "answering":
+            start_response("200 OK", [("Content-Length", "4")])
+            return [b"do"]
         if end != "before":
             self.apply(token, environ["wsgi.input"].read().decode())
         if end:
@@ -69,6 +72,8 @@ class Host:
         answer = door(environ, lambda *head: told.append(head))
         body = b"".join(answer)
         getattr(answer, "close", list)()
+        if int(dict(told[0][1]).get("Content-Length", len(body))) != len(body):
+            raise OutcomeUnknown("half an answer")
         status = int(told[0][0][:3])
         pause = Caller(token, None).begin("POST", None, rewindable=True).answered(status, dict(told[0][1]))
         if pause is not None or status >= 400:
@@ -177,6 +182,17 @@ def repeated(host: Host) -> Scene:
         host.request(a, "of 9 euros", "pay")
     with suppress(Returned, OutcomeUnknown), scene.writing(a, "pay", "of 9 euros"):
         host.request(a, "of 9 euros", "pay")
+    return scene
+
+
+@on_a_host
+def broken_off(host: Host) -> Scene:
+    """A's handler begins to answer, and breaks off before its effect; A repeats the request under its key."""
+    scene, a = host.scene, first(host)
+    host.ends = ["answering"]
+    for _ in range(2):
+        with suppress(Returned, OutcomeUnknown), scene.writing(a, "pay", "of 9 euros"):
+            host.request(a, "of 9 euros", "pay")
     return scene
 
 

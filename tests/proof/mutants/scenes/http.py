@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from io import BytesIO
 from typing import Any
 
+import httpx
 import psycopg
 import requests
 
@@ -18,6 +19,7 @@ from sinkfence.errors import NotEnforced, OutcomeUnknown, StaleToken
 from sinkfence.tokens import Token
 from sinkfence_http import Fence, SignedTokens, TrustedNetwork, VerificationKey, aio, asgi, wire, wsgi
 from sinkfence_http.calls import Caller
+from sinkfence_http.httpx_transport import HttpSink
 from sinkfence_http.requests_adapter import FencedAdapter
 from sinkfence_http.signer import TokenSigner
 from sinkfence_postgres import PostgresSink, transaction
@@ -176,6 +178,24 @@ def scene_of(shop: Shop, stranger: Token) -> Generator[str]:
 
     with shop.open(write) as url:
         yield url
+
+
+def hooked(ground: Ground) -> Scene:
+    """B has armed; A arms once more, by a client whose hook raises for the status of each answer."""
+    shop = Shop(ground)
+    scene = shop.scene
+
+    def for_status(response: httpx.Response) -> None:
+        response.raise_for_status()
+
+    with shop.open() as url:
+        a, b = scene.issued(1, "A"), scene.issued(2, "B")
+        with scene.arming(b):
+            shop.arm(url, b)
+        hooks = {"response": [for_status]}
+        with httpx.Client(event_hooks=hooks, trust_env=False) as client, scene.late(a):
+            HttpSink(client, url).arm(a)
+    return scene
 
 
 def no_door(ground: Ground) -> Scene:
