@@ -24,6 +24,11 @@ KEPT: Final = frozenset(
 TRANSIENT: Final = frozenset({408, 425, 429})
 """What asks for a repetition, and says that nothing was done: not kept, as nothing from 500 on is."""
 
+_ELSEWHERE: Final = frozenset(
+    {"x-accel-redirect", "x-lighttpd-send-file", "x-litespeed-location", "x-sendfile"}
+)
+"""By these a proxy sends a file in the body's place: no byte of it comes by here, to be kept."""
+
 _SHA256: Final = re.compile(r"(?:^|,) *sha-256=:([A-Za-z0-9+/]{43}=):(?:;[^,]*)? *(?=,|$)")
 
 
@@ -88,6 +93,8 @@ class Recording:
         length = head.get("content-length", "").strip()
         if status in (204, 304):
             self._length = 0  # whatever the head says
+        elif _ELSEWHERE & head.keys():
+            self._length = -1  # which it never has
         elif length.isdecimal() and "transfer-encoding" not in head:  # RFC 9112, section 6.3
             self._length = int(length)
 

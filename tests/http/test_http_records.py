@@ -79,11 +79,13 @@ def test_half_an_answer_is_not_kept():
         (204, {"Content-Length": "5"}, [], True),
         (304, {"Content-Length": "5"}, [], True),
         (404, {"Content-Length": "5"}, [b"he"], False),
+        (200, {"Content-Length": "0", "X-Accel-Redirect": "/receipts/7"}, [], False),
+        (200, {"X-Sendfile": "/srv/receipts/7"}, [b""], False),
     ],
 )
 def test_an_answer_that_ends_is_kept_if_it_is_as_long_as_it_says(status, headers, parts, whole):
-    """One that is shorter or longer than its Content-Length has broken off to its caller. In chunks, and where
-    there is no body, the length says nothing (RFC 9112, section 6.3)."""
+    """One that is shorter or longer than its Content-Length has broken off to its caller. In chunks, and
+    where there is no body, the length says nothing (RFC 9112, section 6.3). A proxy's file is not seen."""
     recording = Recording(100)
     recording.start(status, headers.items())
     for part in parts:
