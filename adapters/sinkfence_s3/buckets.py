@@ -42,7 +42,7 @@ class FencedBucket:
     ) -> None:
         if probe not in ("once", "never"):
             raise ValueError(f"probe is 'once' or 'never', not {probe!r}")
-        self._prefix = check_prefix(prefix)
+        self._prefix: str = check_prefix(prefix)
         self._bucket = Bucket(client, bucket)
         self._probe = probe
         self._locks: dict[Process, threading.Lock] = {}

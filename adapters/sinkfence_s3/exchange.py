@@ -48,7 +48,7 @@ class Bucket:
         # First, as another's handler may answer in S3's place; and once for each client, whoever asks.
         client.meta.events.register_first("before-send.s3.PutObject", _note_sending, unique_id="sinkfence")
         self.client = client
-        self.name = str.__str__(bucket)  # of an Enum, boto3 would write the name
+        self.name: str = str.__str__(bucket)  # of an Enum, boto3 would write the name
         self.bare: bool = False
         """Whether it wants ETags in conditions without their quotes (Ceph 18 does)."""
 
