@@ -63,7 +63,7 @@ HTTP: tuple[Mutant, ...] = (
         "http.overtaken_in_the_handler",
         "L3",
         "a framework's 500 is all that the worker hears of its successor, and it goes on",
-        (Edit(DOOR, "self._watch.refused or self._mismatch", "self._mismatch"),),
+        (Edit(DOOR, "self._watch.refused or self._heard", "self._heard"),),
     ),
     Mutant(
         "a part that was committed denied",
