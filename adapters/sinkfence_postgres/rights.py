@@ -82,7 +82,15 @@ SELECT x.role, ' ' || x.can || string_agg(cast(x.relid AS regclass) || '', ', ' 
         SELECT c.oid, a.grantee, 'has TRIGGER, and can replace the triggers, on ',
                'REVOKE TRIGGER ON ... FROM <role>'
           FROM pg_class c, LATERAL aclexplode(c.relacl) a
-         WHERE a.privilege_type = 'TRIGGER' AND a.grantee <> c.relowner) x (relid, role, can, advice)
+         WHERE a.privilege_type = 'TRIGGER' AND a.grantee <> c.relowner
+         UNION
+        SELECT c.oid, n.nspowner,
+               'owns schema ' || quote_ident(n.nspname) || ', and can drop and make anew, ',
+               CASE n.nspowner WHEN cast('pg_database_owner' AS regrole)
+               THEN 'it is who owns the database: ALTER DATABASE' ELSE 'ALTER SCHEMA' END
+               || ' ... OWNER TO a role without login, of which no writer is a member'
+          FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+         WHERE n.nspowner <> c.relowner) x (relid, role, can, advice)
  WHERE x.role IN (TABLE reach)
    AND x.relid IN (SELECT t.tgrelid FROM pg_trigger t
                     WHERE t.tgfoid = cast('sinkfence.refuse_write()' AS regprocedure))
