@@ -23,6 +23,13 @@ MODES: tuple[Mutant, ...] = (
         (Edit(PROTECT, "WHEN ((%s IS NOT TRUE)) EXECUTE", "WHEN ((%s IS FALSE)) EXECUTE"),),
     ),
     Mutant(
+        "a trigger known by its name and function",
+        "modes.replaced",
+        "D9",
+        "one that was replaced and never asks is taken for protection, and protect leaves it",
+        (Edit(PROTECT, "starts_with(pg_get_triggerdef(t.oid), w.head)", "w.relid is not null"),),
+    ),
+    Mutant(
         "a row of another job let in",
         "modes.other_job",
         "D2",

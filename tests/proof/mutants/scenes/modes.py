@@ -50,6 +50,28 @@ def unguarded(ground: Ground) -> Scene:
     return scene
 
 
+def replaced(ground: Ground) -> Scene:
+    """A protected table's triggers are replaced by some that never ask, and it is protected again."""
+    table = Protected(ground)
+    scene, a = table.scene, table.first_tenure()
+    b = scene.issued(2, "B")
+    with psycopg.connect(table.dsn) as conn:
+        for name, when in (
+            ("statement", "before insert or update or delete on effect for each statement"),
+            ("insert", "after insert on effect for each row"),
+        ):
+            conn.execute(
+                f"create or replace trigger sinkfence_{name} {when} when (false)"
+                " execute function sinkfence.refuse_write('job')"
+            )
+        protect(conn, "effect", job_id="job")
+    with scene.arming(b):
+        table.sink.arm(b)
+    with scene.late(a, also=(MissingToken,)) as attempt, psycopg.connect(table.dsn) as conn, translated():
+        table.insert(conn, a, attempt)
+    return scene
+
+
 def other_job(ground: Ground) -> Scene:
     """Who is guarded for another job writes a row of this one."""
     table = Protected(ground)
