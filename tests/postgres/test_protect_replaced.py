@@ -64,6 +64,7 @@ def test_a_trigger_that_was_replaced_is_told_and_put_right(db, shop, column, how
     grade, says = found(db, table)
     assert (grade, "trigger sinkfence_statement on " in says) == ("broken", True)
     assert "is not as protect makes it" in says
+    assert "missing" not in says
     protect(db.admin, table, job_id=column)
     assert found(db, table)[0] == "ok"
     with pytest.raises(psycopg.Error, match="without a fencing token"):

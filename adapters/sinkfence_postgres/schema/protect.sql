@@ -140,7 +140,8 @@
       from existing e left join wanted w on w.relid = e.relid and w.name = e.name
      where not e.cloned and (not e.fits or w.relid is null)
     union all
-    select 2, format('trigger %I is missing on %s', w.name, w.relid::regclass), w.ddl from wanted w
+    select 2, case when not exists (select from existing e where e.relid = w.relid and e.name = w.name)
+                then format('trigger %I is missing on %s', w.name, w.relid::regclass) end, w.ddl from wanted w
      where not exists (select from existing e where e.relid = w.relid and e.name = w.name and e.fits)
     union all
     select 3, format('trigger %I on %s is disabled', e.name, e.part), format('alter table %s enable trigger %I', e.part, e.name)
