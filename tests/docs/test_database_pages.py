@@ -174,6 +174,8 @@ def test_set_up_the_roles() -> None:
         ):
             with psycopg.connect(login("application")) as conn, transaction(conn, lease):
                 conn.execute("insert into invoice values (42, 100)")
+        owner = "pg_database_owner owns schema public, and can drop and make anew,"
+        public = [owner] if admin.info.server_version >= 150000 else []
         with psycopg.connect(login("application")) as conn:
             for given, named, helps in (
                 (
@@ -181,6 +183,7 @@ def test_set_up_the_roles() -> None:
                     [
                         "deployment can act as sinkfence_owner",
                         "deployment owns, and can disable the triggers of,",
+                        *public,
                     ],
                     "REVOKE sinkfence_writer FROM deployment",
                 ),
@@ -188,6 +191,11 @@ def test_set_up_the_roles() -> None:
                     "alter table invoice owner to application",
                     ["application owns"],
                     "ALTER TABLE invoice OWNER TO deployment",
+                ),
+                (
+                    "alter database shop owner to application",
+                    public,
+                    "ALTER DATABASE shop OWNER TO deployment; GRANT CONNECT ON DATABASE shop TO application",
                 ),
             ):
                 assert all(f"`{name}" in page for name in named)
