@@ -53,7 +53,10 @@ class Heartbeat(Generic[L]):
         self._store = store
         self._on_lost = on_lost
         self._clock = clock
-        self._changed = threading.Condition()
+        # `with` takes the lock itself, which no signal's handler can break into. A Condition is entered and
+        # left in Python: an exception of a handler's left it locked, and no lease was renewed any more.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._beating: dict[Tenure, _Beat] = {}
         self._losses: deque[tuple[L, Loss]] = deque()
         self._left_behind = 0
@@ -65,7 +68,7 @@ class Heartbeat(Generic[L]):
 
     def add(self, tenure: Tenure, interval: float) -> None:
         """Renew this one every `interval` seconds from now on, until it ends."""
-        with self._changed:
+        with self._lock:
             now = self._clock()
             self._beating[tenure] = _Beat(interval, now + interval)
             # Closed by another thread before it was added: `ended` has been here already, and nobody would
@@ -83,7 +86,7 @@ class Heartbeat(Generic[L]):
 
     def ended(self, tenure: Tenure, lease: L, loss: Loss | None) -> None:
         """Stop renewing this one and, if it was lost, have it told: once, on a thread of the heartbeat."""
-        with self._changed:
+        with self._lock:
             self._beating.pop(tenure, None)
             if loss is not None and self._on_lost is not None:
                 self._losses.append((lease, loss))
@@ -99,7 +102,7 @@ class Heartbeat(Generic[L]):
 
     def beat(self) -> None:
         """Renew in one batch each lease that is due, or nearly due, and whose term still runs."""
-        with self._changed:
+        with self._lock:
             asked = self._clock()
             due = {
                 tenure: beat
@@ -127,7 +130,7 @@ class Heartbeat(Generic[L]):
             log.warning(
                 "renewal of %d lease(s) has no answer: tried again over another connection", len(batch)
             )
-            with self._changed:
+            with self._lock:
                 self._left_behind += 1
                 hopeless = self._left_behind == MOST_LEFT_BEHIND
                 for beat in batch.values():
@@ -137,7 +140,7 @@ class Heartbeat(Generic[L]):
                 self._store.close()
 
     def _came_back(self, _: object) -> None:
-        with self._changed:
+        with self._lock:
             self._left_behind -= 1
 
     def _send(self, batch: dict[Tenure, _Beat], asked: float) -> None:
@@ -164,10 +167,14 @@ class Heartbeat(Generic[L]):
 
     def look(self) -> None:
         """End what has run out."""
-        with self._changed:
+        with self._lock:
             over = [tenure for tenure in self._beating if tenure.remaining() <= 0]
         for tenure in over:
             tenure.expire()
+        with self._lock:
+            for tenure in over:
+                if tenure.end is not None:  # a signal's handler may have kept `ended` from being called
+                    self._beating.pop(tenure, None)
 
     def tell(self) -> None:
         """Run the callbacks of what was lost, one after the other."""
@@ -188,7 +195,7 @@ class Heartbeat(Generic[L]):
 
     def _again_soon(self, beats: list[_Beat]) -> None:
         # Not at once and not together: each try may find the row locked, or the store down.
-        with self._changed:
+        with self._lock:
             for beat in beats:
                 beat.due = self._clock() + beat.interval * random.uniform(0.1, 0.3)  # noqa: S311 - jitter
 
@@ -209,7 +216,7 @@ class Heartbeat(Generic[L]):
 
     def _renew(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 while self._beating:
                     wait = min(beat.due for beat in self._beating.values()) - self._clock()
                     if wait <= 0:
@@ -224,7 +231,7 @@ class Heartbeat(Generic[L]):
 
     def _watch(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 while self._beating:
                     wait = min(tenure.remaining() for tenure in self._beating)
                     if wait <= 0:
@@ -239,7 +246,7 @@ class Heartbeat(Generic[L]):
 
     def _tell(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 if not self._losses:
                     self._telling = None
                     return
@@ -250,7 +257,7 @@ class Heartbeat(Generic[L]):
             work()
         except Exception:  # noqa: BLE001 - with this thread all leases of the process would end
             log.exception("the heartbeat goes on")
-            with self._changed:
+            with self._lock:
                 self._changed.wait(0.1)
 
 
