@@ -108,13 +108,16 @@ class Leases:
         here = self._holders.open()
         held = await drive_async(here.acquire(check_job_id(job_id), length, check_wait(wait)))
         # Between the two nothing is awaited, and so nothing is cancelled.
-        held = await drive_async(here.arm(held, interval, arm))
         try:
-            yield held.lease
-        except BaseException as error:
-            await drive_async(here.leave(held, error))
-            raise
-        await drive_async(here.leave(held, None))
+            held = await drive_async(here.arm(held, interval, arm))
+            try:
+                yield held.lease
+            except BaseException as error:
+                await drive_async(here.leave(held, error))
+                raise
+            await drive_async(here.leave(held, None))
+        finally:
+            here.left(held)
 
     async def acquire(
         self, job_id: str, *, ttl: timedelta | float | None = None, wait: timedelta | float = 0.0

@@ -42,6 +42,31 @@ def drive(steps: Steps[T]) -> T:
         raise interruption.cause from interruption.cause.__cause__
 
 
+def answered(steps: Steps[None]) -> Steps[Exception | None]:
+    """Go the steps, and return the error of a call's that ends them: whatever else ends them is raised.
+
+    A signal's handler may raise an Exception at any line of the steps, which nobody may take for an answer.
+    """
+    failed: Exception | None = None
+    try:
+        call = next(steps)
+        while True:
+            try:
+                answer = yield call
+            except Exception as error:  # noqa: BLE001 - the steps decide
+                failed = error
+                call = steps.throw(error)
+            else:
+                failed = None
+                call = steps.send(answer)
+    except StopIteration:
+        return None
+    except Exception as error:
+        if error is not failed:
+            raise
+        return error
+
+
 async def drive_async(steps: Steps[T]) -> T:
     """Make the calls in this task. A cancellation is an error of the call that it interrupts."""
     try:

@@ -22,7 +22,7 @@ from sinkfence.leases.means import Means
 from sinkfence.leases.tenure import COMPLETED, RELEASED, Loss, Tenure
 from sinkfence.observe import log
 from sinkfence.sinks import AsyncSink, Sink
-from sinkfence.steps import Steps
+from sinkfence.steps import Steps, answered
 from sinkfence.tokens import Token
 
 MOST_REPAIRS: Final = 2
@@ -136,13 +136,18 @@ class Holder(Generic[L]):
         # Around this hold() there may be the transaction that locks the row until after it. Rolled back it
         # has ended nothing: then the release counts.
         in_theirs = error is None and was_ours and tenure.may_be_settled
-        try:
-            yield from releasing(self._means, tenure, seconds=waits.LEAVING_THEIRS if in_theirs else seconds)
-        except Exception as failed:
+        wait = waits.LEAVING_THEIRS if in_theirs else seconds
+        failed = yield from answered(releasing(self._means, tenure, seconds=wait))
+        if failed is not None:
             # Within its term the lease was ours to the end of the body, whose work is good: it runs out.
             if error is None and (isinstance(failed, LeaseLost) or not was_ours):
-                raise
+                raise failed
             (log.info if in_theirs else log.warning)("leaving job %r: %s", held.lease.job_id, failed)
+
+    def left(self, held: Held[L]) -> None:
+        """Stop renewing what the body held, where a signal's handler has kept `leave` from it."""
+        if not (sys.is_finalizing() or held.tenure.is_forked):
+            held.tenure.finish(RELEASED, None)
 
     def close(self, timeout: float) -> list[Exception]:
         """Release what is held and end the heartbeat's threads; return what went wrong."""

@@ -116,13 +116,16 @@ class Leases:
         interval = self._holders.interval(length)
         here = self._holders.open()
         held = drive(here.acquire(check_job_id(job_id), length, check_wait(wait)))
-        held = drive(here.arm(held, interval, arm))
         try:
-            yield held.lease
-        except BaseException as error:
-            drive(here.leave(held, error))
-            raise
-        drive(here.leave(held, None))
+            held = drive(here.arm(held, interval, arm))
+            try:
+                yield held.lease
+            except BaseException as error:
+                drive(here.leave(held, error))
+                raise
+            drive(here.leave(held, None))
+        finally:
+            here.left(held)
 
     def acquire(
         self, job_id: str, *, ttl: timedelta | float | None = None, wait: timedelta | float = 0.0

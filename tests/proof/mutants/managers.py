@@ -183,8 +183,8 @@ MANAGERS: tuple[Mutant, ...] = (
         (
             Edit(
                 "src/sinkfence/aio.py",
-                "await drive_async(here.leave(held, error))\n            raise",
-                "await drive_async(here.leave(held, error))\n            return",
+                "await drive_async(here.leave(held, error))\n                raise",
+                "await drive_async(here.leave(held, error))\n                return",
             ),
         ),
     ),
@@ -246,7 +246,18 @@ MANAGERS: tuple[Mutant, ...] = (
         "managers.closed",
         "L5",
         "the heartbeat asks for ever after jobs that were done long ago",
-        (Edit(HEARTBEAT, "self._beating.pop(tenure, None)", "self._beating.get(tenure)"),),
+        (
+            Edit(
+                HEARTBEAT,
+                "self._beating.pop(tenure, None)\n            if loss",
+                "self._beating.get(tenure)\n            if loss",
+            ),
+            Edit(
+                HEARTBEAT,
+                "                    self._beating.pop(tenure, None)\n",
+                "                    pass\n",
+            ),
+        ),
     ),
     Mutant(
         "nothing given back after a failed arming",
