@@ -43,22 +43,20 @@ def drive(steps: Steps[T]) -> T:
 
 
 def answered(steps: Steps[None]) -> Steps[Exception | None]:
-    """Go the steps, and return the error of a call's that ends them: whatever else ends them is raised.
+    """Return the error that a call of these steps has returned and they have raised; let all others pass.
 
-    A signal's handler may raise an Exception at any line of the steps, which nobody may take for an answer.
+    A signal's handler may raise an Exception at any line, which nobody may take for an answer.
     """
-    failed: Exception | None = None
+    failed: Any = None
     try:
         call = next(steps)
         while True:
             try:
-                answer = yield call
-            except Exception as error:  # noqa: BLE001 - the steps decide
-                failed = error
+                failed = yield call
+            except BaseException as error:  # noqa: BLE001 - the steps decide
                 call = steps.throw(error)
             else:
-                failed = None
-                call = steps.send(answer)
+                call = steps.send(failed)
     except StopIteration:
         return None
     except Exception as error:

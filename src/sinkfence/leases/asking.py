@@ -34,7 +34,7 @@ class Asking(Protocol):
         ...
 
     def release(self, token: Token, seconds: float) -> Any:
-        """As `Store.release`."""
+        """As `Store.release`, and return the error: what is raised is an interruption."""
         ...
 
 
@@ -57,9 +57,12 @@ class InThreads:
         ask = partial(self._store.reacquire_above, token, n, owner, ttl)
         return within(seconds, ask, self._give_back)
 
-    def release(self, token: Token, seconds: float) -> None:
+    def release(self, token: Token, seconds: float) -> Exception | None:
         """As `Asking.release`."""
-        within(seconds, partial(self._store.release, token))
+        try:
+            return within(seconds, partial(_error_of, self._store.release, token))
+        except OutcomeUnknown as unknown:
+            return unknown
 
     def _give_back(self, late: Future[Grant | None]) -> None:
         try:
@@ -67,6 +70,14 @@ class InThreads:
                 self._store.release(grant.token)
         except Exception as error:  # noqa: BLE001 - nobody waits for it, and it runs out by itself
             log.warning("a job that was granted too late may be held until its ttl is over: %r", error)
+
+
+def _error_of(release: Callable[[Token], None], token: Token) -> Exception | None:
+    try:
+        release(token)
+    except Exception as error:  # noqa: BLE001 - told to whoever waits
+        return error
+    return None
 
 
 def unanswered() -> OutcomeUnknown:
@@ -82,8 +93,12 @@ def within(seconds: float, ask: Callable[[], T], late: Callable[[Future[T]], obj
         Interruption: a signal's handler has raised an Exception here.
     """
     future: Future[T] = Future()
+    first = threading.Lock()
 
     def run() -> None:
+        # Once: what an interrupted start() raises doesn't tell whether the thread runs.
+        if not first.acquire(blocking=False):
+            return
         try:
             future.set_result(ask())
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for

@@ -149,8 +149,10 @@ def renewing(means: Means[Any], tenure: Tenure, conn: object = None) -> Steps[No
         observe.renewed(1)
     if conn is None and not tenure.extend(asked, lease_until):
         tenure.expire()
-        if tenure.lost.is_set():
-            yield partial(means.asking.release, tenure.token, waits.LEAVING)
+        if tenure.lost.is_set() and (
+            failed := (yield partial(means.asking.release, tenure.token, waits.LEAVING))
+        ):
+            raise failed
         raise LeaseLost(tenure.token, tenure.over() or TERM_OVER)
 
 
@@ -184,7 +186,9 @@ def releasing(
     with tenure.settling(RELEASED, conn):
         try:
             if conn is None:
-                yield partial(means.asking.release, tenure.token, seconds or waits.LEAVING)
+                failed = yield partial(means.asking.release, tenure.token, seconds or waits.LEAVING)
+                if failed is not None:
+                    raise failed
             else:
                 yield partial(means.store.release, tenure.token, conn)
         except LeaseLost as lost:

@@ -41,9 +41,13 @@ class InLoop:
         asking = self._store.reacquire_above(token, n, owner, ttl)
         return await self._whole(token.job_id, ttl, asking, self._give_back, seconds)
 
-    async def release(self, token: Token, seconds: float) -> None:
+    async def release(self, token: Token, seconds: float) -> Exception | None:
         """As `Asking.release`."""
-        await self._whole(token.job_id, seconds, self._store.release(token), None, seconds)
+        try:
+            await self._whole(token.job_id, seconds, self._store.release(token), None, seconds)
+        except Exception as error:  # noqa: BLE001 - told to whoever waits
+            return error
+        return None
 
     async def drain(self, timeout: float) -> None:
         """Wait, for `timeout` seconds at most, for what tasks of this loop have left to be ended."""

@@ -321,8 +321,8 @@ MANAGERS: tuple[Mutant, ...] = (
         (
             Edit(
                 "src/sinkfence/leases/asking.py",
-                "within(seconds, partial(self._store.release, token))",
-                "self._store.release(token)",
+                "within(seconds, partial(_error_of, self._store.release, token))",
+                "_error_of(self._store.release, token)",
             ),
         ),
     ),
