@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
@@ -22,6 +22,8 @@ class Grant:
     token: Token
     lease_until: datetime
     """Aware, UTC."""
+    remaining: float | None = field(default=None, compare=False)
+    """Seconds until then, where a later look has found what an earlier sending was granted; else None."""
 
 
 @dataclass(frozen=True, slots=True)

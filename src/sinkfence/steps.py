@@ -47,7 +47,7 @@ def answered(steps: Steps[None]) -> Steps[Exception | None]:
 
     A signal's handler may raise an Exception at any line, which nobody may take for an answer.
     """
-    failed: Any = None
+    failed: Exception | None = None
     try:
         call = next(steps)
         while True:

@@ -840,6 +840,28 @@ class Interrupting(Late):
         super().release(token)
 
 
+def test_a_first_sending_that_arrives_late_is_trusted_for_what_is_left(
+    open_store: Any, lite_url: str
+) -> None:
+    """Refused, and granted by an earlier sending between two looks: the term ends before that lease does."""
+    store, owners = open_store(lite_url), []
+    asked = store.acquire
+
+    def acquire(job_id: str, owner: str, ttl: float) -> Grant:
+        owners.append(owner)
+        return asked(job_id, owner, ttl)
+
+    def pause(_: float) -> None:
+        store.reopen(JOB)
+        asked(JOB, owners[0], 5.0)  # as if it had arrived when 25 of its 30 seconds were left behind
+
+    store.acquire(JOB, "b:2", 30.0)
+    store.acquire = acquire
+    lease = Leases(store, ttl=30.0, _pause=pause).acquire(JOB, wait=60.0)
+    assert lease.generation == 2
+    assert 0.0 < lease.remaining() < 5.0
+
+
 class Soft(Exception):
     """A soft time limit, as task queues have them."""
 

@@ -55,6 +55,7 @@ class Holder(Generic[L]):
         """Acquire the job, trying for `wait` seconds. See `Leases.acquire`."""
         give_up = self._clock() + wait
         held_since: float | None = None
+        first = self._clock()
         owner = fresh_owner(self._label)  # one for this call: a repetition finds what an earlier sending got
         while True:
             self._refuse_closed()
@@ -71,6 +72,10 @@ class Holder(Generic[L]):
             # It may be released before it runs out; and others that wait should look at other moments.
             look_again = max(min(retry_after, 1.0), 0.02) * random.uniform(0.5, 1.0)  # noqa: S311
             yield partial(self._means.pause, max(min(give_up - self._clock(), look_again), 0.0))
+        if grant.remaining is not None:
+            # An earlier sending has it, which came late: refused, it was sent again, and then it arrived. Its
+            # lease began before this look was asked for, and not before the first sending.
+            asked = max(first, asked + grant.remaining - ttl)
         taken = self._take(grant, asked, ttl)
         try:
             self._refuse_closed()
@@ -241,9 +246,7 @@ class Holder(Generic[L]):
         return grant is not None
 
     def _release_quietly(self, token: Token, seconds: float) -> Steps[None]:
-        try:
-            yield partial(self._asking.release, token, seconds)
-        except LeaseLost:
-            pass  # somebody else's by now
-        except Exception as failed:  # noqa: BLE001 - it runs out by itself
+        failed = yield partial(self._asking.release, token, seconds)
+        # Somebody else's by now, or it runs out by itself.
+        if failed is not None and not isinstance(failed, LeaseLost):
             log.warning("job %r was not released and runs out by itself: %s", token.job_id, failed)

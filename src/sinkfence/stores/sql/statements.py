@@ -43,7 +43,8 @@ def acquire(d: Dialect, job_id: str, owner: str, ttl: float, *, by_clock: bool) 
     def refused(found: Record | None) -> tuple[Grant, int]:
         if found and found.owner == owner and found.state == "open" and found.lease_until:
             # Sent twice, because the first answer was lost: the row is what the first sending wrote.
-            return Grant(Token(job_id, found.generation, owner), found.lease_until), found.generation
+            token = Token(job_id, found.generation, owner)
+            return Grant(token, found.lease_until, found.remaining), found.generation
         if found and found.state == "done":
             raise JobCompleted(job_id, found.result)
         left = (found.remaining if found else None) or 0.0
