@@ -67,7 +67,7 @@ def lacking(exc: BaseException) -> SchemaMismatch | None:
 
 def forbidden(exc: BaseException) -> SinkfenceError | None:
     """Return what may not be done here, if one of our own statements failed because of it."""
-    if sqlstate(exc) == "25006":  # read_only_sql_transaction
+    if is_demoted(exc):
         return NotEnforced(
             f"a read-only transaction, or server, writes nothing that could be refused ({message(exc)}): "
             "leave the guard out, or begin a transaction that may write, on the primary"
@@ -122,6 +122,11 @@ def lost(exc: BaseException) -> bool:
 def repeatable(exc: BaseException) -> bool:
     """Whether the transaction is worth repeating as it is: serialization failure, deadlock."""
     return sqlstate(exc) in ("40001", "40P01")
+
+
+def is_demoted(exc: BaseException) -> bool:
+    """Whether this server may only be read from: where it was the primary, there is another one now."""
+    return sqlstate(exc) == "25006"  # read_only_sql_transaction
 
 
 def sqlstate(exc: BaseException) -> str | None:

@@ -12,7 +12,7 @@ from sinkfence import observe
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_postgres import connections, statements, watch
-from sinkfence_postgres.refusals import repeatable, sqlstate
+from sinkfence_postgres.refusals import is_demoted, repeatable, sqlstate
 from sinkfence_postgres.replay import Replay
 from sinkfence_postgres.statements import Query
 from sinkfence_postgres.transactions import Attempt, transaction, translating
@@ -111,20 +111,20 @@ class PostgresSink:
     def _alone(self, work: Callable[[Any], object]) -> None:
         """Do what is harmless to repeat, on a connection in autocommit; once more where that turns out dead.
 
-        It may have been so in its pool: the server ends those that are idle, all of them at a failover.
+        It may have been so in its pool: the server ends those that are idle, all of them at a failover. Or it
+        leads to a server that was the primary, and may only be read from now.
         """
         with self._connection() as conn:
             try:
                 with alone(conn) as tx:
                     work(tx)
                 return
-            except Exception:
-                if not connections.is_dead(conn):
+            except Exception as error:
+                demoted = is_demoted(error)
+                if not demoted and not connections.is_dead(conn):
                     raise
-        if check := getattr(
-            self._source, "check", None
-        ):  # psycopg's pool; SQLAlchemy's lets go of all by itself
-            check()
+        if renew := renewal(self._source, demoted=demoted):
+            renew()
         with self._connection() as conn, alone(conn) as tx:
             work(tx)
 
@@ -177,6 +177,13 @@ def readable(conninfo: str) -> bool:
     host, port = str(found.get("host", "")), str(found.get("port", ""))
     # A host that begins with @ is an abstract socket.
     return "@" not in host[1:] and re.fullmatch(r"[\d,]*", port) is not None
+
+
+def renewal(source: Any, *, demoted: bool) -> Callable[[], Any] | None:
+    """Return what takes the dead connections out of a pool, or all of them where its server was demoted."""
+    # Dead ones SQLAlchemy's pool lets go of by itself. `drain` is psycopg_pool's since 3.3.
+    names = ("dispose", "drain", "check") if demoted else ("check",)
+    return next((found for name in names if (found := getattr(source, name, None))), None)
 
 
 @contextmanager

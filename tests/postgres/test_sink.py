@@ -134,6 +134,74 @@ def test_an_asynchronous_connection_that_died_in_its_pool_is_replaced(own_db, to
     asyncio.run(trial())
 
 
+READ_ONLY = "set default_transaction_read_only = on"
+"""What a session is told by a server that is the primary no longer."""
+
+
+@pytest.mark.parametrize("kind", ["pool", "psycopg", "psycopg2"])
+def test_connections_to_a_demoted_server_are_replaced(own_db, token, kind):
+    """Arming takes a new connection where those of the pool may only read, and none is left there."""
+    if kind == "pool":
+        pool = psycopg_pool.ConnectionPool(own_db.dsn, min_size=3, max_size=3, open=True, timeout=30)
+        pool.wait()
+        conns = [pool.getconn() for _ in range(3)]
+        for conn in conns:
+            conn.execute(READ_ONLY)
+            conn.commit()
+            pool.putconn(conn)
+    else:
+        pool = sa.create_engine(own_db.url(kind))
+        conns = [pool.connect() for _ in range(3)]
+        for conn in conns:
+            conn.exec_driver_sql(READ_ONLY)
+            conn.commit()
+        [conn.close() for conn in conns]
+    try:
+        sink = PostgresSink(pool)
+        sink.arm(token())
+        assert own_db.mark(token().job_id) == (token().generation, token().owner)
+        for _ in range(3):
+            with sink.begin(token()):
+                pass
+    finally:
+        pool.close() if kind == "pool" else pool.dispose()
+
+
+@pytest.mark.parametrize("kind", ["pool", "psycopg", "asyncpg"])
+def test_asynchronous_connections_to_a_demoted_server_are_replaced(own_db, token, kind):
+    """So does the asynchronous sink."""
+
+    async def trial():
+        if kind == "pool":
+            pool = psycopg_pool.AsyncConnectionPool(
+                own_db.dsn, min_size=3, max_size=3, open=False, timeout=30
+            )
+            await pool.open(wait=True)
+            conns = [await pool.getconn() for _ in range(3)]
+            for conn in conns:
+                await conn.execute(READ_ONLY)
+                await conn.commit()
+                await pool.putconn(conn)
+        else:
+            pool = sa_aio.create_async_engine(own_db.url(kind))
+            conns = [await pool.connect() for _ in range(3)]
+            for conn in conns:
+                await conn.exec_driver_sql(READ_ONLY)
+                await conn.commit()
+            [await conn.close() for conn in conns]
+        try:
+            sink = aio.PostgresSink(pool)
+            await sink.arm(token())
+            assert own_db.mark(token().job_id) == (token().generation, token().owner)
+            for _ in range(3):
+                async with sink.begin(token()):
+                    pass
+        finally:
+            await (pool.close() if kind == "pool" else pool.dispose())
+
+    asyncio.run(trial())
+
+
 def test_a_server_that_refuses_is_asked_once(own_db, token):
     """What is no dead connection is not sent again, and a dead one not for a third time."""
     sent = []

@@ -13,8 +13,8 @@ from sinkfence_postgres import connections, statements, watch
 from sinkfence_postgres.aio.connections import run
 from sinkfence_postgres.aio.replay import Replay
 from sinkfence_postgres.aio.transactions import transaction
-from sinkfence_postgres.refusals import repeatable, sqlstate
-from sinkfence_postgres.sink import ATTEMPTS, IN_FLIGHT, checked
+from sinkfence_postgres.refusals import is_demoted, repeatable, sqlstate
+from sinkfence_postgres.sink import ATTEMPTS, IN_FLIGHT, checked, renewal
 from sinkfence_postgres.statements import Query
 from sinkfence_postgres.transactions import Attempt, translating
 
@@ -79,11 +79,12 @@ class PostgresSink:
                 async with _alone(conn) as tx:
                     await work(tx)
                 return
-            except Exception:
-                if not connections.is_dead(conn):
+            except Exception as error:
+                demoted = is_demoted(error)
+                if not demoted and not connections.is_dead(conn):
                     raise
-        if check := getattr(self._source, "check", None):
-            await check()
+        if renew := renewal(self._source, demoted=demoted):
+            await renew()
         async with self._connection() as conn, _alone(conn) as tx:
             await work(tx)
 
