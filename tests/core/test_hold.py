@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import concurrent.futures
+import inspect
 import pickle
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from itertools import product
+from itertools import count, product
 from typing import Any
 
 import pytest
@@ -844,7 +846,7 @@ def test_a_first_sending_that_arrives_late_is_trusted_for_what_is_left(
     open_store: Any, lite_url: str
 ) -> None:
     """Refused, and granted by an earlier sending between two looks: the term ends before that lease does."""
-    store, owners = open_store(lite_url), []
+    store, owners, clock = open_store(lite_url), [], HandClock()
     asked = store.acquire
 
     def acquire(job_id: str, owner: str, ttl: float) -> Grant:
@@ -853,11 +855,12 @@ def test_a_first_sending_that_arrives_late_is_trusted_for_what_is_left(
 
     def pause(_: float) -> None:
         store.reopen(JOB)
-        asked(JOB, owners[0], 5.0)  # as if it had arrived when 25 of its 30 seconds were left behind
+        asked(JOB, owners[0], 5.0)  # as if it had arrived at once, and 25 of its 30 seconds were over now
+        clock.advance(25.0)
 
     store.acquire(JOB, "b:2", 30.0)
     store.acquire = acquire
-    lease = Leases(store, ttl=30.0, _pause=pause).acquire(JOB, wait=60.0)
+    lease = Leases(store, ttl=30.0, _clock=clock, _pause=pause).acquire(JOB, wait=60.0)
     assert lease.generation == 2
     assert 0.0 < lease.remaining() < 5.0
 
@@ -884,6 +887,45 @@ def test_an_interruption_of_leaving_is_raised(interrupted_by: type[BaseException
     with pytest.raises(interrupted_by, match="now"), Leases(store).hold(JOB):
         pass
     store.go.set()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_leaving_is_interrupted_at_any_call(interrupted_by: type[BaseException], fails: bool) -> None:
+    """Whichever it is: the exception is raised, the job is renewed no more, the heartbeat works."""
+    store = MemoryStore()
+    for call in count(1):
+        leases, seen, raised = Leases(store), 0, False
+
+        def trace(frame: Any, event: str, _: object) -> Any:
+            nonlocal seen
+            code = frame.f_code
+            # Where a trace can raise what no signal can: in a generator it gets round each `except` and
+            # `finally`, and at lines it comes between the end of a `with` and its __exit__.
+            if "/sinkfence/" not in code.co_filename or code.co_flags & inspect.CO_GENERATOR:
+                return None
+            frame.f_trace_lines = False
+            seen += event in {"call", "return"}
+            if seen == call:  # noqa: B023 - called in this turn
+                signal.raise_signal(signal.SIGUSR1)
+            return trace
+
+        try:
+            with suppress(ZeroDivisionError), leases.hold(f"{JOB}-{call}"):
+                sys.settrace(trace)
+                _ = 1 / (not fails)
+        except interrupted_by:
+            raised = True
+        finally:
+            sys.settrace(None)
+        heartbeat = leases._holders.open()._heartbeat
+        with concurrent.futures.ThreadPoolExecutor(1) as other:
+            assert other.submit(heartbeat._lock.acquire, timeout=30).result(), call
+            other.submit(heartbeat._lock.release).result()
+        assert not [tenure for tenure in heartbeat._beating if tenure.end is None], call
+        if seen < call:
+            break
+        assert raised, call
+    assert call > 50
 
 
 @pytest.mark.parametrize("where", ["arming", "body"])
