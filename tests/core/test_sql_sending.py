@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 import sqlalchemy as sa
+from psycopg.pq import TransactionStatus
 
 from sinkfence.errors import LeaseHeld
 from sinkfence.stores.sql import SqlStore, dialects, records, sessions
 from sinkfence.stores.sql import aio as sql_aio
+from sinkfence.stores.sql.dialects import Query
 from sinkfence.stores.sql.sending import send, text
 from sinkfence.tokens import Token
 
@@ -230,6 +235,45 @@ def test_what_a_signals_handler_raises_passes_untouched(
             admin.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_what_an_interrupted_acquire_is_granted_later_is_given_back(pg: SqlStore) -> None:
+    """The server process stands still, and goes on when a look has found nothing yet: nobody has the job."""
+    pg.get(JOB)
+    with session_of(pg) as session:
+        pid, libpq = session.info.backend_pid, session.pgconn
+    looked, fetch = threading.Event(), pg.fetch
+
+    def look(query: Query) -> Any:
+        rows = fetch(query)
+        looked.set()
+        return rows
+
+    def handler(*_: object) -> None:
+        raise Soft
+
+    def interrupt() -> None:
+        while libpq.transaction_status != TransactionStatus.ACTIVE:
+            pass
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+    pg.fetch = look
+    before = signal.signal(signal.SIGUSR1, handler)
+    thread = threading.Thread(target=interrupt)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        thread.start()
+        with pytest.raises(Soft):
+            pg.acquire(JOB, "a:1", 60.0)
+        assert looked.wait(30)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    until = time.monotonic() + 30
+    while (found := pg.get(JOB)) is None or found.owner:
+        assert time.monotonic() < until
+    assert found.generation == 1
 
 
 ALTER = 'ALTER TABLE sinkfence_lease ALTER owner TYPE varchar COLLATE "C"'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,10 +26,14 @@ from sinkfence.stores.sql.connections import engine_for, full, is_blocked, run, 
 from sinkfence.stores.sql.dialects import POSTGRESQL, SQLITE, Query, Row, in_words
 from sinkfence.stores.sql.records import Change
 from sinkfence.stores.sql.sending import send
+from sinkfence.terms import boot_time
 from sinkfence.tokens import MAX_GENERATION, Token, check_generation, check_job_id
 
 SPARE: Final = 3
 """Connections of the heartbeat that may hang, with room for another one: its `MOST_LEFT_BEHIND`."""
+
+LATEST: Final = 60.0
+"""Seconds after an interruption in which what was sent may still be granted, and is given back."""
 
 T = TypeVar("T")
 Fetch = Callable[[Query], Sequence[Row]]
@@ -151,7 +156,7 @@ class SqlStore:
             raise
         except BaseException:
             # Ctrl-C, or what a signal's handler raises: the server goes on, and may grant it to nobody.
-            late = job_id, owner
+            late = job_id, owner, min(ttl, LATEST)
             undo = threading.Thread(target=self._give_back, args=late, name="sinkfence-undoes", daemon=True)
             with suppress(RuntimeError):  # Python may be about to end
                 undo.start()
@@ -235,11 +240,19 @@ class SqlStore:
         """Return the rows of one statement."""
         return self._run(lambda fetch: fetch(query))
 
-    def _give_back(self, job_id: str, owner: str) -> None:
-        with suppress(Exception):  # then it runs out
-            for row in self.fetch(records.look(self._dialect, job_id, last=True)):
-                if (found := records.record(row)).owner == owner:
-                    self.release(Token(job_id, found.generation, owner))
+    def _give_back(self, job_id: str, owner: str, seconds: float) -> None:
+        here, until, pause = self._here(), boot_time() + seconds, 0.1
+        # More than once: what was sent may be under way still, or its server process may stand still.
+        while self._processes.get(this_process()) is here:
+            with suppress(Exception):  # it is tried again, or runs out
+                for row in self.fetch(records.look(self._dialect, job_id, last=True)):
+                    if (found := records.record(row)).owner == owner:
+                        self.release(Token(job_id, found.generation, owner))
+                        return
+            if boot_time() + pause > until:
+                return
+            time.sleep(pause)
+            pause = min(2 * pause, 5.0)
 
     def _run(self, work: Callable[[Fetch], T], *, beat: bool = False) -> T:
         here = self._here()
