@@ -220,8 +220,8 @@ LEASES: tuple[Mutant, ...] = (
         (
             Edit(
                 "src/sinkfence/leases/manager.py",
-                "drive(here.leave(held, error))\n            raise\n        drive(here.leave",
-                "drive(here.leave(held, error))\n            return\n        drive(here.leave",
+                "drive(here.leave(held, error))\n                raise\n            drive(here.leave",
+                "drive(here.leave(held, error))\n                return\n            drive(here.leave",
             ),
         ),
     ),
