@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from http.client import responses
 from itertools import chain, islice
@@ -119,6 +119,8 @@ class FencingMiddleware:
     def _run(self, environ: Environ, head: _Head) -> Generator[bytes]:
         passage, recorder = head.passage, head.recorder
         body: Any = ()
+        rest: Iterator[bytes] = iter(())
+        first: list[bytes] = []
         try:
             try:
                 body = self._app(environ, head.start)

@@ -88,7 +88,8 @@ def bind_sessions(sessions: Any, bearer: Bearer) -> None:
 
     def ended(session: Any, transaction: Any) -> None:
         for conn in connected(transaction):
-            _held.get(conn, {}).pop(transaction, None)
+            if (held := _held.get(conn)) is not None:
+                held.pop(transaction, None)
 
     event.listen(sessions, "after_begin", begun)
     event.listen(sessions, "do_orm_execute", executing)

@@ -160,8 +160,9 @@ def checked(source: Any, *kinds: str) -> Any:
             "\"host=… dbname=… password='…'\"; it is not shown, for it may have a password in it"
         )
     connections.expect(source, *kinds)
-    if hasattr(source, "dialect"):
-        connections.known(source.dialect)
+    dialect: Any = getattr(source, "dialect", None)
+    if dialect is not None:
+        connections.known(dialect)
     return source
 
 

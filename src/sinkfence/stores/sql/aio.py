@@ -226,7 +226,7 @@ async def _fetch_in(conn: Any, query: Query) -> Sequence[Row]:
         from psycopg.rows import tuple_row
 
         async with psycopg.AsyncCursor(conn, row_factory=tuple_row) as cursor:
-            await cursor.execute(pyformat(query.sql), query.params)
+            await cursor.execute(pyformat(query.sql).encode(), query.params)
             fetched: Sequence[Row] = await cursor.fetchall()
             return fetched
 

@@ -30,7 +30,7 @@ def fetch_in(conn: Any, query: Query) -> Sequence[Row]:
 
         # Not the connection's own cursor_factory, whose placeholders may be others.
         with psycopg.Cursor(conn, row_factory=tuple_row) as cursor:
-            cursor.execute(pyformat(query.sql), query.params)
+            cursor.execute(pyformat(query.sql).encode(), query.params)
             fetched: Sequence[Row] = cursor.fetchall()
             return fetched
 
