@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import secrets
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -46,6 +47,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts what runs in its background with Ctrl-C ignored, which every process here would inherit.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     backend = config.getoption("--backend")
     image = os.environ.get("SINKFENCE_TEST_POSTGRES_IMAGE", "postgres:18")
     config.stash[POSTGRES] = (

@@ -33,6 +33,8 @@ def test_repetitions(place, say):
     """A step whose answer was lost is done once, though nothing but the ledger knows of it."""
 
     def told(end):
+        if end >= 18:  # arming repeats itself
+            return ""
         return "OutcomeUnknown" if end < 2 else "OperationalError"
 
     assert_repetitions("PostgreSQL, Once", place, say, told)
