@@ -53,7 +53,7 @@ class TestPostgres:
 
     @pytest.mark.parametrize("client", CLIENTS)
     def test_repetitions(self, client, database, say):
-        """Arming repeats itself; before COMMIT the driver's error is heard, and from there on an unknown outcome."""
+        """Arming repeats itself. Cut off before COMMIT: the driver's error; from there on: unknown."""
 
         def told(end):
             if end >= 10:
