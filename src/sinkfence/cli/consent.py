@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import pwd
+import select
 import sys
 from collections.abc import Generator
 from typing import Final
@@ -40,6 +41,9 @@ def ask(what: str, *, yes: bool) -> None:
         raise Mistake("nothing was changed: nobody is there to be asked, so add --yes")
     if not say("Go on? [y/N] ", end=""):
         raise Mistake("nothing was changed: the question could not be shown")
+    # A signal that comes just before a read blocks is heard after it only: so the wait looks up now and then.
+    while not select.select([sys.stdin], [], [], 0.5)[0]:
+        pass
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise Mistake("nothing was changed", REFUSED)
 
