@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, Final
 
 import psycopg
@@ -132,7 +132,8 @@ class Objects:
             reply = self._client.get_object(Bucket=self._bucket.name, Key=job)
         except self._client.exceptions.NoSuchKey:
             return 0, []
-        with reply["Body"] as body:
+        # Not by `with reply["Body"]`: that enters urllib3's answer, whose errors are not botocore's.
+        with closing(reply["Body"]) as body:
             frame = body.read()
         end = 12 + int.from_bytes(frame[8:12], "big")
         header = json.loads(frame[12:end])
