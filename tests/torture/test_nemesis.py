@@ -27,7 +27,7 @@ from sinkfence_trials.torture.sabotage import SABOTAGES
 from sinkfence_trials.torture.serving import Service
 from sinkfence_trials.torture.show import Wanted, torture
 from sinkfence_trials.torture.trial import RESTORE, Trial
-from sinkfence_trials.torture.verdict import FINE, judge
+from sinkfence_trials.torture.verdict import FINE, INCONCLUSIVE, judge
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/torture-your-own.md"
 
@@ -144,6 +144,26 @@ def test_a_users_servers(there: Places, nursery: Nursery, tmp_path: Path) -> Non
     with psycopg.connect(there.postgres) as conn:
         query = "SELECT job_id FROM sinkfence.mark"
         assert all(job.startswith(there.prefix) for (job,) in conn.execute(query))
+
+
+@SLOW
+def test_a_run_whose_observer_has_died_is_inconclusive(
+    there: Places, nursery: Nursery, tmp_path: Path
+) -> None:
+    """A row that it cannot read ends it, and the run: what nobody saw is not blamed, and it says why."""
+    trial = Trial(Run(tmp_path, 1, there, nursery), 60)
+    row = "INSERT INTO torture_seen (kind, job_id) VALUES ('acquire', %s)"
+
+    def spoil(*_: object) -> None:
+        with psycopg.connect(there.postgres) as conn:
+            conn.execute(row, (trial.jobs[0],))
+
+    trial.play(spoil)
+    verdict = judge(tmp_path)
+    assert verdict.violations == []
+    assert verdict.code == INCONCLUSIVE
+    *_, said = verdict.lines()
+    assert said.startswith("INCONCLUSIVE: broken off: its observer ended: AttributeError(")
 
 
 def test_a_run_in_which_too_little_happened_is_inconclusive(tmp_path: Path) -> None:

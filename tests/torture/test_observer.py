@@ -55,3 +55,27 @@ def test_a_server_that_goes_away_between_two_objects_hides_neither(
     assert [(event.job, event.generation) for event in read([path]) if event.f == "mark"] == [
         (job, 1) for job in JOBS
     ]
+
+
+def test_an_answer_that_is_cut_in_its_middle_does_not_end_the_observer(
+    s3_server: Any, network: FaultProxy, tmp_path: Path
+) -> None:
+    """Half of an object has come when its connection is reset: the next look shows it."""
+    bucket, [job, _] = Bucket.on(s3_server), ["torture/torn/first", "torture/torn/second"]
+    there = replace(bucket, endpoint=f"http://127.0.0.1:{network.address[1]}")
+    token, documents = Token(job, 1, "me:1"), Documents(bucket)
+    documents.arm(token)
+    documents.write(token, Write("long " * 50_000, "step", documents.read(token)))
+    torn = network.stop("reply", 1)
+    path = tmp_path / "observer.jsonl"
+    with History(path, "observer") as history, closing(Observer(history, [job])) as observer:
+        observer.look_at(there)
+        observer.watch()
+        torn.wait()
+        torn.tear()
+        again = network.next("reply")
+        again.wait()
+        again.release()
+        observer.stop()
+        assert observer.died_of is None
+    assert [event.job for event in read([path]) if event.f == "effect"] == [job]

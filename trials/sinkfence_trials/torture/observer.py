@@ -33,6 +33,8 @@ class Observer:
         self._at: list[Rows | Objects] = []
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
+        self.died_of: Exception | None = None
+        """What ended its thread: it then looks no more, and what is missing since may well be there."""
         self.ttls: dict[str, float] = {}
         """For how long an owner asks, by the label of its owner values, where that is not `TTL`."""
 
@@ -48,10 +50,13 @@ class Observer:
         self._thread.start()
 
     def _watch(self) -> None:
-        while not self._over.wait(LOOK_EVERY):
-            for place in self._at:
-                with suppress(*DOWN):
-                    self._write(place.look())
+        try:
+            while not self._over.wait(LOOK_EVERY):
+                for place in self._at:
+                    with suppress(*DOWN):
+                        self._write(place.look())
+        except Exception as error:  # noqa: BLE001 - whatever it is, the verdict has to hear of it
+            self.died_of = error
 
     def stop(self) -> None:
         """Look no more, but when told to."""
@@ -65,12 +70,12 @@ class Observer:
         Raises:
             psycopg.Error, BotoCoreError, ClientError: what it looks at is down.
         """
-        found = [self._write(place.look()) for place in self._at]
+        found = [self._write(place.look()) for place in self._places()]
         return any(found)
 
     def marks(self) -> None:
         """Write down all marks."""
-        for place in self._at:
+        for place in self._places():
             self._write(place.marks(now(), self._jobs))
 
     def close(self) -> None:
@@ -78,6 +83,10 @@ class Observer:
         self.stop()
         for place in self._at:
             place.close()
+
+    def _places(self) -> list[Rows | Objects]:
+        # A look past what a dead thread has missed would show a history with a hole: nothing is looked at.
+        return [] if self.died_of else self._at
 
     def _write(self, events: Iterable[Event]) -> bool:
         found = False

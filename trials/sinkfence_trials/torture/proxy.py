@@ -176,10 +176,10 @@ class FaultProxy:
                     if not data:
                         continue
                 verdict = self._pass(link, direction, data)
-                if verdict == "cut":
-                    link.reset()
-                elif verdict == "release":
+                if verdict in ("release", "tear"):
                     target.sendall(data)
+                if verdict in ("cut", "tear"):
+                    link.reset()
         self._finish(link, target)
 
     def _pass(self, link: Link, direction: Direction, data: bytes) -> str:

@@ -26,7 +26,7 @@ class Stop:
         """Set when the message has been written by its sender and is held here."""
         self.over: threading.Event = threading.Event()
         """Set when it has been decided what becomes of it."""
-        self.verdict: Literal["release", "drop", "cut"] = "release"
+        self.verdict: Literal["release", "drop", "cut", "tear"] = "release"
 
     def is_at(self, here: Place, data: bytes) -> bool:
         """Whether this is the message that is waited for."""
@@ -45,6 +45,11 @@ class Stop:
     def cut(self) -> None:
         """Lose the message and reset the connection on both sides."""
         self.verdict = "cut"
+        self.over.set()
+
+    def tear(self) -> None:
+        """Deliver the message's first burst, at most 64 KiB, lose the rest, and reset as `cut` does."""
+        self.verdict = "tear"
         self.over.set()
 
     def wait(self, timeout: float = 30.0) -> None:

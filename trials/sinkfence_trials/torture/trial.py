@@ -92,13 +92,13 @@ class Trial:
             kinds = (*cast.kinds, *outages)
             about = self.about(kinds)
             replace(about, broken_off="it did not come to its end").write(self.run.folder)
-            self.watch(tail, sometimes, kinds, say)
+            self.watch(tail, sometimes, kinds, say, observer)
             cast.heal()
             servers.heal()
             if not self.sabotage:
                 with self.run.history("nemesis") as diary:
                     diary.add("heal", "ok", "")
-                self.await_progress(tail)
+                self.await_progress(tail, observer)
             cast.end()
             self.await_quiet()
             observer.stop()
@@ -107,6 +107,8 @@ class Trial:
             observer.marks()
         if places.service:
             self.believe()
+        if observer.died_of:
+            about = replace(about, broken_off=f"its observer ended: {observer.died_of!r}")
         about.write(self.run.folder)
 
     def outages(self, stack: ExitStack) -> dict[str, Outage]:
@@ -178,10 +180,12 @@ class Trial:
         with closing(bucket.client()) as client:
             probe(client, bucket.name, self.run.places.prefix)
 
-    def watch(self, tail: Tail, sometimes: Sometimes, kinds: tuple[str, ...], say: Say) -> None:
+    def watch(
+        self, tail: Tail, sometimes: Sometimes, kinds: tuple[str, ...], say: Say, observer: Observer
+    ) -> None:
         """Let it go on, and tell of it: until a sabotage is caught; on a slow host, for a while longer."""
         begun = time.monotonic()
-        while (gone := time.monotonic() - begun) < self.seconds * TIMES_LONGER:
+        while not observer.died_of and (gone := time.monotonic() - begun) < self.seconds * TIMES_LONGER:
             time.sleep(1.0)
             sometimes.see(tail.new())
             say(time.monotonic() - begun, sometimes)
@@ -196,12 +200,12 @@ class Trial:
         caught_by = SABOTAGES[self.sabotage or ""].caught_by
         return any(violation.invariant == caught_by for violation in violations)
 
-    def await_progress(self, tail: Tail) -> None:
+    def await_progress(self, tail: Tail, observer: Observer) -> None:
         """Wait until each job has had an effect at each destination; the checker misses what has not come."""
         healed, end = now(), time.monotonic() + HEALING
         lacking = {(job, sink) for job in self.jobs for sink in SINKS}
         since: list[Event] = []
-        while lacking and time.monotonic() < end:
+        while lacking and not observer.died_of and time.monotonic() < end:
             time.sleep(0.2)
             since += tail.new()
             told = acknowledged(since) if self.run.places.service else []

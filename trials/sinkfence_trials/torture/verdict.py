@@ -86,7 +86,7 @@ class Verdict:
     @property
     def code(self) -> int:
         """The exit code. Of a sabotage it is to be caught that is fine."""
-        if self.about.sabotage:
+        if self.about.sabotage and (self.caught or not self.lacking):
             return FINE if self.caught else BROKEN
         if self.violations:
             return BROKEN
@@ -116,7 +116,7 @@ class Verdict:
         about = self.about
         if about.sabotage and self.caught:
             return f"CAUGHT: {about.sabotage} by {about.caught_by}, as it has to be"
-        if about.sabotage:
+        if about.sabotage and not self.lacking:
             return f"NOT CAUGHT: {about.sabotage} had to be found out by {about.caught_by}"
         if self.violations:
             return f"BROKEN: {len(self.violations)} times"
@@ -136,5 +136,6 @@ def judge(folder: Path) -> Verdict:
     sometimes = Sometimes()
     sometimes.see(events)
     # Of what was broken off something may be there that the observer has not seen.
-    violations = [found for found in check(events) if not (about.broken_off and found.invariant == "D5")]
+    unseen = ("D5", "L1") if about.broken_off else ()
+    violations = [found for found in check(events) if found.invariant not in unseen]
     return Verdict(about, events, violations, sometimes)
