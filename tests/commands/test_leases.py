@@ -8,6 +8,7 @@ import os
 import pwd
 import signal
 import subprocess
+import sys
 import threading
 
 import psycopg
@@ -336,6 +337,35 @@ def test_a_signal_at_the_question(leases: Leases, store_url: str, number: int, c
         screen.wait_for(b"[y/N] ")
         screen.running.send_signal(number)
         assert screen.close() == code
+    found = leases.get("job")
+    assert found is not None
+    assert found.owner is not None
+
+
+JUST_BEFORE = f"""import ctypes, functools, operator, sys, types
+# All of it in C: Python does not look for signals between this one and the call that waits for an answer.
+interrupted = functools.partial(ctypes.CDLL(None)["raise"], int(sys.argv.pop(1)))  # 0, as stdin's number is
+read = functools.partial(next, filter(None, map(operator.call, [interrupted, sys.stdin.readline])))
+sys.stdin = types.SimpleNamespace(isatty=lambda: True, fileno=interrupted, readline=read)
+{COMMAND[-1]}"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_just_before_the_answer_is_waited_for(
+    leases: Leases, store_url: str, number: int, code: int
+) -> None:
+    """It interrupts no call, and is heard all the same, without an answer; nothing has changed."""
+    leases.acquire("job")
+    command = [sys.executable, "-c", JUST_BEFORE, str(int(number)), "leases", "release", "job"]
+    with subprocess.Popen(
+        [*command, "--store", store_url], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=PLAIN
+    ) as running:
+        try:
+            assert running.wait(60) == code
+        finally:
+            running.kill()
+        assert running.stderr is not None
+        assert b"[y/N] " in running.stderr.read()
     found = leases.get("job")
     assert found is not None
     assert found.owner is not None
