@@ -196,9 +196,7 @@ def change(
     try:
         with logged(f"{act} job {record.job_id!r}, generation {record.generation}", at):
             yield
-    except Conflict as error:
-        if getattr(error, "earlier_attempt_unknown", False):
-            raise
+    except Conflict:
         says = f"job {record.job_id!r} has another owner or state by now, or its lease goes on, so look again"
         raise Mistake(f"nothing was done: {says}", REFUSED) from None
 
