@@ -29,8 +29,6 @@ ATTEMPTS: Final = 6
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
 """Seconds, the bounds of the random pauses between attempts: full jitter, doubling."""
-ARM_TIMEOUT: Final = 10.0
-"""Seconds that each attempt of arming may take."""
 
 _MAY_PASS: Final = frozenset({408, 425, 429})
 # Said by the door before anything ran, or by a handler whose transaction was refused as a whole.
@@ -270,41 +268,3 @@ def carried(error: Exception, kind: type[Any], attempt: Any) -> Any:
         return None
     # A hook may ask others, for a login say.
     return answer if asked and (asked.method, asked.url) == (attempt.method, attempt.url) else None
-
-
-def arm_url(base_url: str) -> str:
-    """Return where a service is armed.
-
-    Raises:
-        ValueError: put to the end of a query or a fragment, the path would be none.
-    """
-    if "?" in base_url or "#" in base_url:
-        raise ValueError("a service's base URL has no query (?) and no fragment (#)")
-    return base_url.rstrip("/") + wire.ARM_PATH
-
-
-def check_armed(status: int, headers: Mapping[str, str]) -> None:
-    """Take the answer to arming for what it is.
-
-    Raises:
-        NotEnforced: any other answer than 204 `armed`.
-        OutcomeUnknown: the service can't be asked at present.
-    """
-    said = wire.parse_status(headers.get(wire.STATUS))
-    word = said.word if said else "no Fencing-Status"
-    if status == 204 and word == "armed":
-        return
-    what = f"arming was answered {status} ({word})"
-    if status >= 500:
-        raise OutcomeUnknown(f"{what}: arm again")
-    if word == "unauthentic-token":
-        raise NotEnforced(f"{what}: the service does not trust this token: look at key, issuer, audience")
-    if word == "token-expired":
-        raise NotEnforced(
-            f"{what}: the signature is too old for the service's clock: compare it with this one's"
-        )
-    if word == "malformed-token":
-        raise NotEnforced(
-            f"{what}: one side signs tokens, and the other one doesn't: look at sign= and its verifier"
-        )
-    raise NotEnforced(f"{what} and not 204 (armed): nothing there would stop a stale owner")

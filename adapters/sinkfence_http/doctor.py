@@ -15,7 +15,8 @@ from sinkfence.findings import Finding, Grade, Report
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_http import wire
-from sinkfence_http.calls import Sign, arm_url
+from sinkfence_http.arming import arm_url
+from sinkfence_http.calls import Sign
 from sinkfence_http.forgery import altered, forged
 from sinkfence_http.replies import Reply, meaning
 

@@ -15,7 +15,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from sinkfence.sinks import Bearer
 from sinkfence_http import wire
-from sinkfence_http.calls import ARM_TIMEOUT, Call, Caller, Sign, arm_url, carried, check_armed, check_sign
+from sinkfence_http.arming import ARM_TIMEOUT, arm_url, check_armed
+from sinkfence_http.calls import Call, Caller, Sign, carried, check_sign
 
 T = TypeVar("T")
 

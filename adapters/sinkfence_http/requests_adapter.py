@@ -20,7 +20,8 @@ except ImportError:
 
 from sinkfence.sinks import Bearer
 from sinkfence_http import wire
-from sinkfence_http.calls import ARM_TIMEOUT, Call, Caller, Sign, arm_url, carried, check_armed, check_sign
+from sinkfence_http.arming import ARM_TIMEOUT, arm_url, check_armed
+from sinkfence_http.calls import Call, Caller, Sign, carried, check_sign
 
 _NOWHERE: Final = (InvalidURL, InvalidSchema)  # raised before a connection is looked for
 

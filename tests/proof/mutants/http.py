@@ -115,7 +115,7 @@ HTTP: tuple[Mutant, ...] = (
         "a service that ignores the header serves every late request, and nobody notices",
         (
             Edit(
-                CALLS,
+                "adapters/sinkfence_http/arming.py",
                 'if status == 204 and word == "armed":',
                 "if status < 300:",
             ),
