@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -107,35 +107,47 @@ class Trial:
         An answer that may be a lost success (5xx, or after a repetition by boto3) is raised: no verdict.
         """
         exchange = Exchange(self.bucket, self.folder + name)
-        with self._at_rest:
-            if self._over:
-                raise TimeoutError("the probe is over")  # to a thread that nobody listens to
-            self._under_way += 1
         made = True
-        try:
-            return exchange.write(body, etag, **extra)
-        except ClientError as error:
-            knows_none = status(error) == 501  # a store that says by itself that it knows no conditions
-            made = not (knows_none or nothing_written(error))
-            if knows_none or (refused(error) and not made):
-                return None
-            raise
-        except Exception as error:
-            made = isinstance(error, HTTPClientError)  # it was connected, so it may have arrived
-            raise
-        finally:
-            with self._at_rest:
+        with self._awaited():
+            try:
+                return exchange.write(body, etag, **extra)
+            except ClientError as error:
+                knows_none = status(error) == 501  # a store that says by itself that it knows no conditions
+                made = not (knows_none or nothing_written(error))
+                if knows_none or (refused(error) and not made):
+                    return None
+                raise
+            except Exception as error:
+                made = isinstance(error, HTTPClientError)  # it was connected, so it may have arrived
+                raise
+            finally:
                 if made:
-                    self._made.add((exchange.key, exchange.version))
-                self._under_way -= 1
-                self._at_rest.notify_all()
+                    self._note(exchange.key, exchange.version)
 
     def send(self, name: str, call: Callable[..., Any], **parameters: Any) -> None:
         """Make another request about a key, which may leave a version of its own there."""
         exchange = Exchange(self.bucket, self.folder + name)
-        response = exchange.send(call, **parameters)
+        with self._awaited():
+            response = exchange.send(call, **parameters)
+            self._note(exchange.key, response.get("VersionId"))
+
+    @contextmanager
+    def _awaited(self) -> Generator[None]:
+        """Keep `clean` waiting for a request that may make something; none is begun after it."""
         with self._at_rest:
-            self._made.add((exchange.key, response.get("VersionId")))
+            if self._over:
+                raise TimeoutError("the probe is over")  # to a thread that nobody listens to
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._at_rest:
+                self._under_way -= 1
+                self._at_rest.notify_all()
+
+    def _note(self, key: str, version: str | None) -> None:
+        with self._at_rest:
+            self._made.add((key, version))
 
     def differs(self, name: str, expected: bytes | None) -> Problem:
         """Compare the bytes that stand there."""
@@ -217,6 +229,8 @@ STEPS: Final[Mapping[str, Callable[[Trial], Problem]]] = {
 
 def _race(trial: Trial, key: str, base: bytes | None) -> Problem:
     etag = None if base is None else trial.write(key, base, None)
+    if base is not None and etag is None:  # the racers would race to create it
+        return "the key to swap could not be made"
     start = threading.Barrier(RACERS)
 
     def racer(body: bytes) -> bool:

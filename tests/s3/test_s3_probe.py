@@ -197,6 +197,35 @@ def test_it_is_interrupted_in_its_races_and_leaves_nothing_behind(
     assert s3_client.list_objects_v2(Bucket=bucket_name, Prefix=prefix).get("Contents", []) == []
 
 
+def test_clean_waits_for_whatever_may_make_something(s3_client, bucket_name, prefix, aside, monkeypatch):
+    """A copy that is under way, say, makes a key that is deleted; afterwards none is begun."""
+    trial = Trial(s3_client, bucket_name, prefix)
+    under_way, over = threading.Event(), threading.Event()
+    wait_for = trial._at_rest.wait_for
+    monkeypatch.setattr(trial._at_rest, "wait_for", lambda *what: (over.set(), wait_for(*what)))
+
+    def copy(**where):
+        under_way.set()
+        assert over.wait(20)
+        return s3_client.put_object(Body=b"late", **where)
+
+    with aside(lambda: trial.send("copy", copy)) as copied:
+        assert under_way.wait(20)
+        trial.clean()
+    assert copied() is None
+    assert s3_client.list_objects_v2(Bucket=bucket_name, Prefix=prefix).get("Contents", []) == []
+    with pytest.raises(TimeoutError, match="the probe is over"):
+        trial.send("copy", pytest.fail)
+
+
+def test_a_race_of_swaps_that_has_no_base_is_none(client_at, proxy, bucket_name, prefix):
+    """Its racers would create the key, and nothing would be known of swaps."""
+    proxy.once("PUT", "forge", 412, b"<Error><Code>PreconditionFailed</Code></Error>", where="/swaps-")
+    with pytest.raises(NotEnforced, match="race of swaps: the key to swap could not be made"):
+        probe(client_at(proxy.endpoint), bucket_name, prefix)
+    assert proxy.rules == []
+
+
 @pytest.mark.parametrize("fault", [("lose reply",), ("apply, then forge", 500, b"<html>oops")])
 def test_what_may_have_been_made_is_deleted_too(s3_client, client_at, proxy, bucket_name, prefix, fault):
     """A put whose answer was lost or unclear: no verdict, and nothing is left behind."""
