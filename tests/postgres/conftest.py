@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator
@@ -22,9 +21,7 @@ from sqlalchemy.ext import asyncio as sa_aio
 import sinkfence_postgres
 from sinkfence.tokens import Token
 from sinkfence_trials.servers import binaries
-from sinkfence_trials.servers.cluster import Cluster
-from sinkfence_trials.servers.postgres import PostgresServer
-from sinkfence_trials.servers.supervised import supervised
+from sinkfence_trials.servers.postgres import PostgresServer, postgres
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -219,20 +216,8 @@ def own_server() -> Iterator[PostgresServer]:
     """
     trees = [binaries.find_postgres(), *sorted(Path("/usr/lib/postgresql").glob("*"), reverse=True)]
     tree = next((tree for tree in trees if list(tree.glob("lib/**/test_decoding.so"))), trees[0])
-    user = binaries.unprivileged()
-    with supervised("PostgreSQL", binaries.temporary(user)) as process:
-        if user is not None:
-            os.chown(process.folder, *user)
-        if not binaries.runs([str(tree / "bin" / "postgres"), "--version"], user):
-            tree = binaries.copy_tree(tree, process.folder / "programs")
-        password = secrets.token_hex(16)
-        [port] = binaries.free_ports(1)
-        cluster = Cluster(process, tree / "bin", user, port, durable=False)
-        cluster.initialize(password)
-        with (cluster.data / "postgresql.conf").open("a") as settings:
-            settings.write("wal_level = logical\nmax_prepared_transactions = 10\n")
-        cluster.start()
-        yield PostgresServer(f"postgresql://postgres:{password}@127.0.0.1:{port}/postgres", cluster)
+    with postgres(tree=tree, settings={"wal_level": "logical", "max_prepared_transactions": "10"}) as server:
+        yield server
 
 
 class Simple:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +31,14 @@ class Cluster:
     """A data folder and its server, which runs from `start` to `kill`."""
 
     def __init__(
-        self, process: Supervised, programs: Path, user: User | None, port: int, *, durable: bool
+        self,
+        process: Supervised,
+        programs: Path,
+        user: User | None,
+        port: int,
+        *,
+        durable: bool,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.programs = programs
         """The folder of PostgreSQL's programs."""
@@ -44,6 +52,7 @@ class Cluster:
         # These two protect against a crash of the machine, not of the server.
         safe = "on" if durable else "off"
         self._settings = SETTINGS | {"port": str(port), "fsync": safe, "full_page_writes": safe}
+        self._settings |= settings or {}
 
     def initialize(self, password: str) -> None:
         """Make the data folder (initdb), with a superuser `postgres` of this password.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from sinkfence_trials.servers import binaries
@@ -43,15 +44,18 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def postgres(*, durable: bool = False) -> Generator[PostgresServer]:
+def postgres(
+    *, durable: bool = False, tree: Path | None = None, settings: Mapping[str, str] | None = None
+) -> Generator[PostgresServer]:
     """Run a PostgreSQL server on 127.0.0.1; at the end, or when this process is killed, nothing of it stays.
 
-    `durable` makes it safe against a crash of the machine too, as a benchmark must.
+    `durable` makes it safe against a crash of the machine too, as a benchmark must. `tree` is the
+    installation to take, else that of `find_postgres`; `settings` is what the server is told besides.
 
     Raises:
         ServerError: it could not be found or started; the message says what to do.
     """
-    tree = binaries.find_postgres()
+    tree = tree or binaries.find_postgres()
     user = binaries.unprivileged()
     with supervised("PostgreSQL", binaries.temporary(user)) as process:
         if user is not None:
@@ -60,7 +64,7 @@ def postgres(*, durable: bool = False) -> Generator[PostgresServer]:
             tree = binaries.copy_tree(tree, process.folder / "programs")
         password = secrets.token_hex(16)
         [port] = binaries.free_ports(1)
-        cluster = Cluster(process, tree / "bin", user, port, durable=durable)
+        cluster = Cluster(process, tree / "bin", user, port, durable=durable, settings=settings)
         cluster.initialize(password)
         cluster.start()
         yield PostgresServer(f"postgresql://postgres:{password}@127.0.0.1:{cluster.port}/postgres", cluster)
