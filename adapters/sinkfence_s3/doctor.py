@@ -14,7 +14,8 @@ from sinkfence.errors import NotEnforced
 from sinkfence.findings import Finding, Grade, Report
 from sinkfence_s3.answers import refused
 from sinkfence_s3.exchange import S3Client, endpoint
-from sinkfence_s3.probe import STEPS, Problem, Trial, races
+from sinkfence_s3.probe import STEPS, races
+from sinkfence_s3.trial import Problem, Trial
 
 ROUNDS: Final = 5
 """Of races: a store that tests first and writes later may win one by chance."""

@@ -94,8 +94,8 @@ def test_nothing_is_claimed_of_a_bucket_where_nothing_could_be_made(toy, client_
 
 def test_a_store_that_does_not_answer_has_its_time_and_no_more(toy, client_at, monkeypatch):
     """Each step ends by itself, and says so."""
-    monkeypatch.setattr("sinkfence_s3.probe.PATIENCE", 0.1)
-    monkeypatch.setattr("sinkfence_s3.probe.GRACE", 0.1)
+    monkeypatch.setattr("sinkfence_s3.trial.PATIENCE", 0.1)
+    monkeypatch.setattr("sinkfence_s3.trial.GRACE", 0.1)
     toy.speaks.clear()
     report = doctor(client_at(toy.endpoint), "bkt")
     assert grades(report)["create if absent"] == "unknown"

@@ -12,7 +12,8 @@ import sinkfence_s3.buckets
 from sinkfence.errors import NotEnforced, StaleToken
 from sinkfence.tokens import Token
 from sinkfence_s3 import FencedBucket, doctor
-from sinkfence_s3.probe import RACERS, Trial, probe
+from sinkfence_s3.probe import RACERS, probe
+from sinkfence_s3.trial import Trial
 
 A, B = Token("j", 1, "a:1"), Token("j", 2, "b:1")
 
@@ -164,8 +165,8 @@ def test_a_race_that_nobody_won_must_have_been_won(toy, client_at):
 
 def test_a_store_that_does_not_answer_is_given_up(toy, client_at, monkeypatch):
     """Whatever timeouts the client has, a step has its own: no verdict then, and nothing written."""
-    monkeypatch.setattr("sinkfence_s3.probe.PATIENCE", 0.2)
-    monkeypatch.setattr("sinkfence_s3.probe.GRACE", 0.2)
+    monkeypatch.setattr("sinkfence_s3.trial.PATIENCE", 0.2)
+    monkeypatch.setattr("sinkfence_s3.trial.GRACE", 0.2)
     toy.speaks.clear()
     with pytest.raises(TimeoutError, match=r"gave no answer within .* s \(create if absent\)"):
         FencedBucket(client_at(toy.endpoint), "bkt").object("r").put(b"x", A)
