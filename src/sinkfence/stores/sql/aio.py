@@ -21,8 +21,9 @@ from sinkfence.process import Process, this_process
 from sinkfence.steps import drive_async
 from sinkfence.stores.sql import records, statements
 from sinkfence.stores.sql import store as threads
+from sinkfence.stores.sql.attempts import Attempts
 from sinkfence.stores.sql.callers import kind_of, noted
-from sinkfence.stores.sql.connections import TIMEOUTS, Attempts, full, like, made
+from sinkfence.stores.sql.connections import TIMEOUTS, full, like, made
 from sinkfence.stores.sql.dialects import POSTGRESQL, SQLITE, Query, Row, in_words
 from sinkfence.stores.sql.records import Change
 from sinkfence.stores.sql.sending import OUTDATED, UNPREPARED, pyformat, sqlstate, text

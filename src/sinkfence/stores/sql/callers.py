@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from sinkfence.stores.sql.connections import RETRYABLE
+from sinkfence.stores.sql.attempts import RETRYABLE
 from sinkfence.stores.sql.dialects import Query, Row
 from sinkfence.stores.sql.sending import pyformat, sqlstate, text
 

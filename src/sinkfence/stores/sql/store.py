@@ -21,8 +21,9 @@ from sinkfence.observe import log
 from sinkfence.process import Process, this_process
 from sinkfence.steps import drive
 from sinkfence.stores.sql import records, schema, statements
+from sinkfence.stores.sql.attempts import is_blocked, run
 from sinkfence.stores.sql.callers import fetch_in
-from sinkfence.stores.sql.connections import engine_for, full, is_blocked, run, transaction
+from sinkfence.stores.sql.connections import engine_for, full, transaction
 from sinkfence.stores.sql.dialects import POSTGRESQL, SQLITE, Query, Row, in_words
 from sinkfence.stores.sql.records import Change
 from sinkfence.stores.sql.sending import send
@@ -156,7 +157,7 @@ class SqlStore:
             raise
         except BaseException:
             # Ctrl-C, or what a signal's handler raises: the server goes on, and may grant it to nobody.
-            late = job_id, owner, min(ttl, LATEST)
+            late = self._here(), job_id, owner, min(ttl, LATEST)
             undo = threading.Thread(target=self._give_back, args=late, name="sinkfence-undoes", daemon=True)
             with suppress(RuntimeError):  # Python may be about to end
                 undo.start()
@@ -240,9 +241,10 @@ class SqlStore:
         """Return the rows of one statement."""
         return self._run(lambda fetch: fetch(query))
 
-    def _give_back(self, job_id: str, owner: str, seconds: float) -> None:
-        here, until, pause = self._here(), boot_time() + seconds, 0.1
-        # More than once: what was sent may be under way still, or its server process may stand still.
+    def _give_back(self, here: _Engines, job_id: str, owner: str, seconds: float) -> None:
+        until, pause = boot_time() + seconds, 0.1
+        # More than once: what was sent may be under way still, or its server process may stand still. `here`
+        # is the caller's: asked for on this thread, it may be made anew for a store that was closed meanwhile.
         while self._processes.get(this_process()) is here:
             with suppress(Exception):  # it is tried again, or runs out
                 for row in self.fetch(records.look(self._dialect, job_id, last=True)):
