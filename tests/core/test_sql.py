@@ -162,18 +162,29 @@ def test_what_is_granted_after_an_interruption_is_given_back(
         signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, handler)
-    with psycopg.connect(pg_url) as other, ThreadPoolExecutor(1) as pool:
-        other.execute("SELECT FROM sinkfence_lease FOR UPDATE")
-        interrupting = pool.submit(interrupt)
-        with pytest.raises(Soft):
-            pg.acquire(JOB, "a:1", 30.0)
-        interrupting.result()
-        wait_until_blocked(admin, 2)
-    signal.signal(signal.SIGUSR1, before)
+    try:
+        with psycopg.connect(pg_url) as other, ThreadPoolExecutor(1) as pool:
+            other.execute("SELECT FROM sinkfence_lease FOR UPDATE")
+            interrupting = pool.submit(interrupt)
+            with pytest.raises(Soft):
+                pg.acquire(JOB, "a:1", 30.0)
+            interrupting.result()
+            wait_until_blocked(admin, 2)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
     for thread in threading.enumerate():
         if thread.name == "sinkfence-undoes":
             thread.join()
     assert (pg.get(JOB).generation, pg.get(JOB).owner) == (2, None)
+
+
+def test_giving_back_opens_no_store_that_was_closed(pg: SqlStore) -> None:
+    """Who closes the store after an interruption keeps no connection, however late that thread comes."""
+    pg.get(JOB)
+    here = pg._here()
+    pg.close()
+    pg._give_back(here, JOB, "a:1", 30.0)
+    assert pg._processes == {}
 
 
 @pytest.mark.usefixtures("unhurried")

@@ -244,7 +244,7 @@ class SqlStore:
     def _give_back(self, here: _Engines, job_id: str, owner: str, seconds: float) -> None:
         until, pause = boot_time() + seconds, 0.1
         # More than once: what was sent may be under way still, or its server process may stand still. `here`
-        # is the caller's: asked for on this thread, it may be made anew for a store that was closed meanwhile.
+        # is the caller's: asked for on this thread, it may be made anew for a store that was closed since.
         while self._processes.get(this_process()) is here:
             with suppress(Exception):  # it is tried again, or runs out
                 for row in self.fetch(records.look(self._dialect, job_id, last=True)):
