@@ -856,14 +856,14 @@ def test_a_first_sending_that_arrives_late_is_trusted_for_what_is_left(
 
     def pause(_: float) -> None:
         store.reopen(JOB)
-        asked(JOB, owners[0], 5.0)  # as if it had arrived at once, and 25 of its 30 seconds were over now
-        clock.advance(25.0)
+        asked(JOB, owners[0], 500.0)  # as if it had arrived at once, and 2500 of its 3000 seconds were over
+        clock.advance(2500.0)
 
-    store.acquire(JOB, "b:2", 30.0)
+    store.acquire(JOB, "b:2", 3000.0)
     store.acquire = acquire
-    lease = Leases(store, ttl=30.0, _clock=clock, _pause=pause).acquire(JOB, wait=60.0)
+    lease = Leases(store, ttl=3000.0, _clock=clock, _pause=pause).acquire(JOB, wait=6000.0)
     assert lease.generation == 2
-    assert 0.0 < lease.remaining() < 5.0
+    assert 0.0 < lease.remaining() < 500.0
 
 
 class Soft(Exception):

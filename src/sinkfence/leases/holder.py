@@ -53,9 +53,9 @@ class Holder(Generic[L]):
 
     def acquire(self, job_id: str, ttl: float, wait: float) -> Steps[Held[L]]:
         """Acquire the job, trying for `wait` seconds. See `Leases.acquire`."""
-        give_up = self._clock() + wait
-        held_since: float | None = None
         first = self._clock()
+        give_up = first + wait
+        held_since: float | None = None
         owner = fresh_owner(self._label)  # one for this call: a repetition finds what an earlier sending got
         while True:
             self._refuse_closed()
