@@ -107,6 +107,9 @@ class Store(Protocol):
 
     `conn` is a transaction of the caller's: the success is provisional until its commit. Conflict says that
     it began before the lease did and cannot see it, which proves no loss.
+
+    A store that renews over other connections than it acquires by may have `check()`, which connects as
+    `renew_many` will, or raises what keeps it from that: a manager's first `hold` calls it before it arms.
     """
 
     @property
