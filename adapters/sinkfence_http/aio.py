@@ -14,8 +14,8 @@ from sinkfence.sinks import AsyncGate, AsyncReplay, RequestState, Watch
 from sinkfence.tokens import Token
 from sinkfence_http import dooronly, verifiers, wire
 from sinkfence_http.answers import STALE, Refused
-from sinkfence_http.door import OPEN, UNWATCHED, passage_of
 from sinkfence_http.fence import Parts
+from sinkfence_http.passage import OPEN, UNWATCHED, passage_of
 from sinkfence_http.threads import Threads
 
 if TYPE_CHECKING:

@@ -12,17 +12,10 @@ from sinkfence.sinks import AsyncClaim
 from sinkfence.tokens import Token
 from sinkfence_http import aio, wire
 from sinkfence_http.answers import ACCEPTED, ARMED, DIGEST_REQUIRED, TOKEN_REQUIRED, Answer, Refused
-from sinkfence_http.door import (
-    PASSAGE,
-    Passage,
-    idempotency_key,
-    known,
-    log_unkept,
-    present,
-    turn_away,
-)
+from sinkfence_http.door import idempotency_key, known, log_unkept, present, turn_away
 from sinkfence_http.fence import key_of
 from sinkfence_http.functions import check_function, is_exempt
+from sinkfence_http.passage import PASSAGE, Passage
 from sinkfence_http.records import Kept, Recording, content_digest, identity
 
 Scope = MutableMapping[str, Any]

@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager
 from sinkfence.marks import MemoryMarks
 from sinkfence.sinks import Watch
 from sinkfence.tokens import Token
-from sinkfence_http.door import OPEN, recognise
+from sinkfence_http.door import recognise
+from sinkfence_http.passage import OPEN
 
 
 class DoorOnly:

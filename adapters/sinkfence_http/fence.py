@@ -10,8 +10,8 @@ from sinkfence.errors import NotArmed, StaleToken
 from sinkfence.sinks import Gate, Replay
 from sinkfence.tokens import Token
 from sinkfence_http.answers import STALE, Refused
-from sinkfence_http.door import passage_of
 from sinkfence_http.functions import check_function
+from sinkfence_http.passage import passage_of
 from sinkfence_http.records import identity
 from sinkfence_http.verifiers import Verifier
 

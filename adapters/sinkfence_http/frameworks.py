@@ -15,8 +15,8 @@ from typing import Any, Final
 from sinkfence.errors import MissingToken, SinkfenceError
 from sinkfence_http import aio, asgi, wsgi
 from sinkfence_http.answers import TOKEN_REQUIRED, Answer
-from sinkfence_http.door import PASSAGE, Passage
 from sinkfence_http.fence import Fence
+from sinkfence_http.passage import PASSAGE, Passage
 
 _REFUSALS: Final = "sinkfence_http.frameworks.DjangoRefusals"
 

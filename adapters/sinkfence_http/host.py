@@ -17,8 +17,9 @@ from sinkfence.sinks import Watch
 from sinkfence.tokens import Token
 from sinkfence_http import files, mounts
 from sinkfence_http.answers import IN_FLIGHT, Refused
-from sinkfence_http.door import UNWATCHED, recognise
+from sinkfence_http.door import recognise
 from sinkfence_http.host_replay import HostReplay
+from sinkfence_http.passage import UNWATCHED
 
 
 class HostGate:

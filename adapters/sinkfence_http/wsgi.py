@@ -13,17 +13,10 @@ from sinkfence.sinks import Claim, Replay
 from sinkfence.tokens import Token
 from sinkfence_http import bodies, wire
 from sinkfence_http.answers import ACCEPTED, ARMED, TOKEN_REQUIRED, Answer
-from sinkfence_http.door import (
-    PASSAGE,
-    Passage,
-    idempotency_key,
-    known,
-    log_unkept,
-    present,
-    turn_away,
-)
+from sinkfence_http.door import idempotency_key, known, log_unkept, present, turn_away
 from sinkfence_http.fence import Fence, key_of
 from sinkfence_http.functions import check_function, is_exempt
+from sinkfence_http.passage import PASSAGE, Passage
 from sinkfence_http.records import Kept, Recording, identity
 
 Environ = dict[str, Any]

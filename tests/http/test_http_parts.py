@@ -24,7 +24,7 @@ from sinkfence import (
 )
 from sinkfence_http import TrustedNetwork, aio, asgi, bodies, wsgi
 from sinkfence_http.answers import Refused
-from sinkfence_http.door import PASSAGE, Passage
+from sinkfence_http.passage import PASSAGE, Passage
 
 SPEC = importlib.util.spec_from_file_location(
     "memory_gate", Path(__file__).parent / "services" / "memory_gate.py"

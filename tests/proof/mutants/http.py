@@ -6,7 +6,7 @@ from mutants.mutant import Edit, Mutant
 from mutants.postgres import CONFIRM
 
 WSGI = "adapters/sinkfence_http/wsgi.py"
-DOOR = "adapters/sinkfence_http/door.py"
+PASSAGE = "adapters/sinkfence_http/passage.py"
 CALLS = "adapters/sinkfence_http/calls.py"
 
 HTTP: tuple[Mutant, ...] = (
@@ -43,7 +43,7 @@ HTTP: tuple[Mutant, ...] = (
         "http.commits_after_answering",
         "D5",
         "the caller reads 200, and then the transaction is refused",
-        (Edit(DOOR, "if not (self._strict and 200", "if not (False and 200"),),
+        (Edit(PASSAGE, "if not (self._strict and 200", "if not (False and 200"),),
     ),
     Mutant(
         "a transaction that is still open not noticed",
@@ -63,14 +63,14 @@ HTTP: tuple[Mutant, ...] = (
         "http.overtaken_in_the_handler",
         "L3",
         "a framework's 500 is all that the worker hears of its successor, and it goes on",
-        (Edit(DOOR, "self._watch.refused or self._heard", "self._heard"),),
+        (Edit(PASSAGE, "self._watch.refused or self._heard", "self._heard"),),
     ),
     Mutant(
         "a part that was committed denied",
         "http.overtaken_between_two_transactions",
         "D6",
         "the caller takes what stands for refused as a whole",
-        (Edit(DOOR, "if answer is None or not self._applied:", "if True:"),),
+        (Edit(PASSAGE, "if answer is None or not self._applied:", "if True:"),),
     ),
     Mutant(
         "gate.enter released before the body ends",
@@ -106,7 +106,7 @@ HTTP: tuple[Mutant, ...] = (
         "http.another_job",
         "D2",
         "an owner of any job may write to all of them",
-        (Edit(DOOR, "if job_id != self.token.job_id:", "if not job_id:"),),
+        (Edit(PASSAGE, "if job_id != self.token.job_id:", "if not job_id:"),),
     ),
     Mutant(
         "a service without a door taken for armed",
@@ -154,7 +154,7 @@ HTTP: tuple[Mutant, ...] = (
         "http.failed_after_the_commit",
         "D4",
         "a handler that has paid, and then met an error, pays once more for the caller's repetition",
-        (Edit(DOOR, "undone = self._stepped and self._watch", "undone = self._watch"),),
+        (Edit(PASSAGE, "undone = self._stepped and self._watch", "undone = self._watch"),),
     ),
     Mutant(
         "an unknown outcome run again by its own generation",
