@@ -36,8 +36,7 @@ def check_key(key: str) -> str:
         raise ValueError(f"a key has at most {MAX_KEY} UTF-8 bytes, prefix included")
     if any(ord(character) < 32 or 127 <= ord(character) < 160 for character in key):
         raise ValueError("a key must not hold control characters")
-    *folders, last = key.split("/")
-    parts = (*folders, last)
+    *folders, last = parts = key.split("/")
     # The last, too: where keys are paths, an object there would be in the way of that folder.
     if any(part.endswith(".d") for part in parts):
         raise ValueError("what ends in '.d' is reserved for the data of the object before it")
