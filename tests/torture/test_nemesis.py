@@ -27,7 +27,7 @@ from sinkfence_trials.torture.sabotage import SABOTAGES
 from sinkfence_trials.torture.serving import Service
 from sinkfence_trials.torture.show import Wanted, torture
 from sinkfence_trials.torture.trial import RESTORE, Trial
-from sinkfence_trials.torture.verdict import FINE, INCONCLUSIVE, judge
+from sinkfence_trials.torture.verdict import FINE, INCONCLUSIVE, About, judge
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/torture-your-own.md"
 
@@ -179,3 +179,17 @@ def test_a_run_in_which_too_little_happened_is_inconclusive(tmp_path: Path) -> N
     assert "no fault of the kind pause took place" in done.stdout
     shutil.rmtree(tmp_path)
     assert check(tmp_path).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("broken_off", "code", "said"),
+    [("", 1, "NOT CAUGHT: stale-put"), ("its observer ended", 4, "INCONCLUSIVE: broken off: its observer")],
+)
+def test_a_sabotage_that_was_broken_off_is_not_called_uncaught(
+    tmp_path: Path, broken_off: str, code: int, said: str
+) -> None:
+    """Who has not looked to the end can't say that nobody would have seen it."""
+    About("r", 1, sabotage="stale-put", caught_by="D1", broken_off=broken_off).write(tmp_path)
+    done = check(tmp_path)
+    assert done.returncode == code
+    assert said in done.stdout
