@@ -25,7 +25,10 @@ TRANSIENT: Final = frozenset({408, 425, 429})
 """What asks for a repetition, and says that nothing was done: not kept, as nothing from 500 on is."""
 
 _ELSEWHERE: Final = frozenset(
-    {"x-accel-redirect", "x-lighttpd-send-file", "x-litespeed-location", "x-sendfile"}
+    {
+        *("x-accel-redirect", "x-lighttpd-send-file", "x-litespeed-location", "x-reproxy-url", "x-sendfile"),
+        "x-sendfile2",
+    }
 )
 """By these a proxy sends a file in the body's place: no byte of it comes by here, to be kept."""
 

@@ -81,6 +81,8 @@ def test_half_an_answer_is_not_kept():
         (404, {"Content-Length": "5"}, [b"he"], False),
         (200, {"Content-Length": "0", "X-Accel-Redirect": "/receipts/7"}, [], False),
         (200, {"X-Sendfile": "/srv/receipts/7"}, [b""], False),
+        (200, {"X-Sendfile2": "/srv/receipts/7 0-"}, [], False),
+        (200, {"X-Reproxy-URL": "http://files.example/receipts/7"}, [], False),
     ],
 )
 def test_an_answer_that_ends_is_kept_if_it_is_as_long_as_it_says(status, headers, parts, whole):
