@@ -183,10 +183,7 @@ def start_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     """Start a service's script on a socket that already listens: who connects early waits in its queue."""
     services: list[Service] = []
     folder = tmp_path_factory.mktemp("services")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'adapters'}",
-    }
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'adapters'}"}
 
     def start(script: str, *arguments: str, name: str) -> Service:
         listener = socket.create_server(("127.0.0.1", 0), backlog=128)

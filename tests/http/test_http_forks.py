@@ -136,10 +136,7 @@ def test_a_signal_handler_that_forks_in_the_middle_of_a_lock(tmp_path, moment):
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'adapters'}",
-        },
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'adapters'}"},
     )
     watchdog = signal.SIGALRM
     signal.signal(watchdog, lambda *_: service.kill())

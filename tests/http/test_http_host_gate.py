@@ -41,10 +41,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={
-                **os.environ,
-                "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'adapters'}",
-            },
+            env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'adapters'}"},
         )
 
     def tell(self, order: str) -> None:

@@ -90,10 +90,7 @@ def test_the_worked_example(ledger, account, hold_wire):
     worker = subprocess.Popen(
         [*command, wire.url, f"/accounts/{account}?note=A", f"account-{account}", "7", pem.decode()],
         stdout=subprocess.PIPE,
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'adapters'}",
-        },
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'adapters'}"},
     )
     try:
         assert wire.arrived.wait(60)

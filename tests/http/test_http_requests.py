@@ -120,8 +120,9 @@ def test_a_lease_caps_a_timeout_of_any_kind(session, scripted, timeout):
     """Of urllib3 it is the whole that is capped, and the caller's own object stays as it was."""
     server, before = scripted(b"never"), repr(timeout)
     session.mount(server.url + "/", FencedAdapter(Lease()))
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(OutcomeUnknown) as unknown:
         session.post(server.url, timeout=timeout)
+    assert "(read timeout=0." in str(unknown.value.__cause__)
     assert repr(timeout) == before
 
 
