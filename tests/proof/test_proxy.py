@@ -196,6 +196,17 @@ def test_a_cut_at_a_reply_leaves_the_effect(proxy, client, upstream):
     assert upstream.heard.lines == [b"one\n"]
 
 
+def test_a_torn_reply_begins_and_does_not_go_on(proxy, client):
+    """The client has what came first, and then hears that the connection is gone."""
+    stop = proxy.stop("reply", 1)
+    client.sendall(b"one\n")
+    stop.wait()
+    stop.tear()
+    assert answer(client, 4) == b"ONE\n"
+    with pytest.raises(ConnectionResetError):
+        client.recv(1)
+
+
 def test_a_reply_is_lost_and_the_next_is_not(proxy, client):
     """A dropped message never comes; the connection lives on."""
     stop = proxy.stop("reply", 1)

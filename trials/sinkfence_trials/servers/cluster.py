@@ -51,8 +51,8 @@ class Cluster:
         self._process = process
         # These two protect against a crash of the machine, not of the server.
         safe = "on" if durable else "off"
-        self._settings = SETTINGS | {"port": str(port), "fsync": safe, "full_page_writes": safe}
-        self._settings |= settings or {}
+        own = {"port": str(port), "fsync": safe, "full_page_writes": safe}
+        self._settings = SETTINGS | own | dict(settings or {})
 
     def initialize(self, password: str) -> None:
         """Make the data folder (initdb), with a superuser `postgres` of this password.
