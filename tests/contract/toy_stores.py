@@ -64,6 +64,7 @@ class There:
         self.clock, self.rows, self.lock = HandClock(), {}, threading.Lock()
         self.epoch = datetime(2026, 5, 1, tzinfo=UTC)
         self.windows = {}
+        self.turn = threading.Lock()
 
     def window(self, workers):
         return self.windows.setdefault(workers, threading.Barrier(workers))
@@ -213,6 +214,28 @@ class LooksThenTakes(Store):
         store = MemoryStore()
         store.raise_above("x", 1)
         return store._rows["x"]
+
+
+class CountsOutsideTheLock(Store):
+    """Takes the job in one step, when the one before has gone, by a number that it has read before."""
+
+    workers = 4
+
+    def acquire(self, job_id, owner, ttl):
+        record = self.get(job_id)
+        number = record.generation if record else 0
+        with suppress(threading.BrokenBarrierError):  # as it is once all have stood in the window
+            self.there.window(self.workers).wait(10)
+            self.there.window(self.workers).abort()
+        if not self.there.turn.acquire(timeout=10):
+            raise LeaseHeld(job_id, None, 1.0)
+        super().acquire(job_id, owner, ttl)
+        self.row(job_id).generation = number + 1
+        return self.found(job_id, owner, ttl)
+
+    def release(self, token, conn=None):
+        super().release(token)
+        self.there.turn.release()
 
 
 class HalfTheTtl(Store):
@@ -374,6 +397,7 @@ BROKEN = {
     RenewsLiveOnesOnly: "S4 renew-keeps-number",
     ReleaseKeepsOwner: "S4 released-stays-released",
     BatchByJob: "S4 batch-tells-apart",
+    CountsOutsideTheLock: "S5 one-acquirer",
     SentAgainAnew: "S5 lost-answer-found",
     CompletesForAnybody: "S6 complete-by-owner",
     CompletesWithoutGeneration: "S6 complete-by-owner",

@@ -104,6 +104,31 @@ def one_winner(bench: StoreBench) -> None:
         bench.store.release(won[0])
 
 
+@promise("S5 one-acquirer", "concurrent")
+def one_acquirer(bench: StoreBench) -> None:
+    """Workers that acquire and release as fast as they can never get the same generation."""
+
+    def take(owner: str) -> list[int]:
+        numbers: list[int] = []
+        with bench.elsewhere() as own:
+            for turn in range(5):
+                try:
+                    token = own.acquire(f"{owner}:{turn}")
+                except LeaseHeld:
+                    continue
+                numbers.append(token.generation)
+                own.store.release(token)
+        return numbers
+
+    answers = race(*(partial(take, str(count)) for count in range(4)))
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    numbers = sorted(number for numbers in answers for number in numbers)
+    must(len(set(numbers)) == len(numbers) > 0, f"issued were {numbers}")
+    must(bench.record().generation == numbers[-1], f"issued were {numbers}, kept is {bench.record()}")
+
+
 @promise("S5 lost-answer-found", "loses_answers")
 def lost_answer_found(bench: StoreBench) -> None:
     """An acquisition, renewal, completion or release whose answer was lost is found again, and done once."""
