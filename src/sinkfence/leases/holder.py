@@ -175,10 +175,10 @@ class Holder(Generic[L]):
                     errors.append(error)
 
         # On a thread, as the store may take as long as it likes; a daemon, as then nobody waits for it.
-        releasing = threading.Thread(target=release, name="sinkfence-close", daemon=True)
-        releasing.start()
-        releasing.join(timeout)
-        if releasing.is_alive():
+        thread = threading.Thread(target=release, name="sinkfence-close", daemon=True)
+        thread.start()
+        thread.join(timeout)
+        if thread.is_alive():
             return [*errors, TimeoutError(f"the lease store did not answer within {timeout:g} s")]
         self._heartbeat.stop(max(until - self._clock(), 0.0))
         return errors
