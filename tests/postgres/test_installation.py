@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext import asyncio as sa_aio
 
 import sinkfence_postgres
-from sinkfence.errors import NotEnforced, SchemaMismatch, SinkfenceError, StaleToken
-from sinkfence_postgres import PostgresSink, aio, guard, install, once, refusal, transaction
+from sinkfence.errors import JobMismatch, NotEnforced, SchemaMismatch, SinkfenceError, StaleToken
+from sinkfence_postgres import PostgresSink, aio, guard, install, once, protect, refusal, transaction
 from sinkfence_postgres.installation import schema
 
 
@@ -57,6 +57,30 @@ def test_a_client_of_another_encoding_installs(dsn, encoding):
     assert schema().isascii()
     with psycopg.connect(dsn, client_encoding=encoding) as conn:
         install(conn)
+
+
+def test_a_session_in_which_a_backslash_escapes_does_it_all(dsn, token):
+    """standard_conforming_strings=off changes nothing: what it installs and protects is what others do."""
+    create = r'create table entry (id int, "a \ job" text)'
+    off = f"{dsn}?options=-cstandard_conforming_strings%3Doff%20-cescape_string_warning%3Don"
+    said: list[str | None] = []
+    with psycopg.connect(off, autocommit=True) as old, psycopg.connect(dsn, autocommit=True) as conn:
+        old.add_notice_handler(lambda notice: said.append(notice.message_primary))
+        conn.execute(create)
+        install(old)
+        for one in (old, conn, old):
+            protect(one, "entry", job_id=r"a \ job")
+            assert one.execute("select relation, job_id, lacks from sinkfence.protected()").fetchall() == [
+                ("public.entry", r"a \ job", None)
+            ]
+        PostgresSink(off).arm(token())
+        with transaction(old, token()):
+            old.execute("insert into entry values (1, %s)", (token().job_id,))
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="malformed token"):
+            old.execute("select sinkfence.arm(%s, 1, 'o')", ("a\x7f",))
+        with pytest.raises(JobMismatch, match="touches a row of job"), transaction(old, token()):
+            old.execute("insert into entry values (1, 'other')")
+    assert said == []
 
 
 def test_installing_at_once_is_harmless(dsn, token):

@@ -157,6 +157,18 @@ def test_an_arm_that_waits_in_vain_says_so(db, token):
     assert "evict" in caught.value.diag.message_hint
 
 
+def test_a_locked_table_of_marks_is_not_waited_for_without_end(db, token, pool_of_threads):
+    """LOCK TABLE, as VACUUM FULL takes it: to arm and to check fail after the 5 s that bound all waits."""
+    db.arm(token())
+    sink = sinkfence_postgres.PostgresSink(f"{db.dsn}?options=-cstatement_timeout%3D20s")
+    with db.connect() as locking:
+        locking.execute("lock table sinkfence.mark in access exclusive mode")
+        waits = [pool_of_threads.submit(sink.arm, token(later)) for later in (0, 1)]
+        for wait in [*waits, pool_of_threads.submit(sink.check, token())]:
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                wait.result()
+
+
 def test_an_owner_with_a_lock_is_evicted(db, token):
     """arm(evict=True) ends the session that keeps the mark from rising; what it had written is gone."""
     other = token(job_id=f"{token().job_id} of another")

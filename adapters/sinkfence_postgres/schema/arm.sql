@@ -6,6 +6,7 @@
     seen_owner text;
   begin
     perform sinkfence.check_token(job_id, generation, owner);
+    perform sinkfence.bound_waits();  -- the first look waits, too, where somebody has locked the table
     select m.max_generation, m.owner into seen, seen_owner from sinkfence.mark m where m.job_id = arm.job_id collate "C";
     if seen is null or seen < generation then
       -- A mark committed asynchronously was forgotten by a crash, and the stale owner let in again. Set here and not
@@ -13,7 +14,6 @@
       if current_setting('synchronous_commit') in ('off', 'local') then
         perform set_config('synchronous_commit', 'on', true);
       end if;
-      perform sinkfence.bound_waits();
       begin
         perform pg_advisory_xact_lock(sinkfence.lock_key(job_id));  -- queues fairly, waits for those in COMMIT
       exception when lock_not_available then

@@ -19,7 +19,7 @@
   language plpgsql set search_path = pg_catalog, pg_temp as $fn$
   begin
     if (octet_length(job_id) between 1 and 200 and octet_length(owner) between 1 and 200
-        and job_id collate "C" !~ '[\u0001-\u001F\u007F-\u009F]' and owner collate "C" !~ '[\u0001-\u001F\u007F-\u009F]'
+        and job_id collate "C" !~ E'[\\u0001-\\u001F\\u007F-\\u009F]' and owner collate "C" !~ E'[\\u0001-\\u001F\\u007F-\\u009F]'
         and generation between 1 and 999999999999999) is not true then
       raise exception 'sinkfence: malformed token: job_id and owner are 1 to 200 bytes without control characters, generation is from 1 to 999999999999999'
         using errcode = '22023';

@@ -96,7 +96,7 @@
         from tree t join pg_class c on c.oid = t.relid
     ), kind as (
       select case when warn_only then 'sinkfence.count_write()' else 'sinkfence.refuse_write()' end::regprocedure as fn,
-             case when job_id is null then '' else convert_to(job_id, 'UTF8') || '\x00' end as args,
+             case when job_id is null then '' else convert_to(job_id, 'UTF8') || E'\\x00' end as args,
              (select a.atttypid = 'text'::regtype from pg_attribute a where a.attrelid = relation and a.attname = job_id) as is_text
     ), wanted as (
       -- Written as pg_get_triggerdef writes it back, letter by letter, so that what is there can be held against it:
@@ -173,7 +173,7 @@
       union select u.relid, i.inhparent from up u join pg_inherits i on i.inhrelid = u.top
     ), root as (  -- its mode is what its own triggers say, or those of its parts
       select distinct on (u.top) u.top::regclass as relation, o.warn_only,
-             nullif(convert_from(rtrim(o.tgargs, '\x00'), 'UTF8'), '')::name as job_id
+             nullif(convert_from(rtrim(o.tgargs, E'\\x00'), 'UTF8'), '')::name as job_id
         from up u join ours o on o.tgrelid = u.relid
        where not exists (select from pg_inherits i where i.inhrelid = u.top)
        order by u.top, u.relid <> u.top, o.tgparentid <> 0, o.tgargs desc

@@ -6,6 +6,7 @@
     seen_owner text;
   begin
     perform sinkfence.check_token(job_id, generation, owner);
+    perform sinkfence.bound_waits();
     select m.max_generation, m.owner into seen, seen_owner from sinkfence.mark m
      where m.job_id = recognise.job_id collate "C";
     perform sinkfence.judge(job_id, generation, owner, seen, seen_owner);
