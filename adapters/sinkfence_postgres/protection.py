@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sinkfence.errors import NotEnforced, SchemaMismatch
 from sinkfence.findings import Finding
@@ -90,11 +90,31 @@ def survey(findings: list[Finding]) -> Plan[None]:
     """Find out, for the doctor, what is protected, and how well."""
     columns = "relation, job_id, warn_only, lacks, misses"
     rows = yield Query(f"SELECT {columns} FROM sinkfence.protected() ORDER BY 1", {}, rows=None)  # noqa: S608
+    emptied = yield Query(_NAMED, {}, rows=None)
     for row in rows:
         findings.append(_judge(*row))
-    if not rows:
+    for (table,) in emptied:
+        if table not in {row[0] for row in rows}:
+            says = "not protected: triggers have the names of protect's, and call what is not of sinkfence"
+            advice = "find out who did that, and call protect again; or drop them, to give the protection up"
+            findings.append(Finding(f"table {table}", "broken", says, advice))
+    if not rows and not emptied:
         says = "no table is protected: what goes round the guard is not checked"
         findings.append(Finding("tables", "note", says, "run sinkfence_postgres.protect(conn, table)"))
+
+
+# CREATE OR REPLACE TRIGGER leaves the name. Of triggers that were dropped nothing is left: that is also how
+# a protection is given up.
+_NAMED: Final = """
+    WITH RECURSIVE up (relid, top) AS (
+      SELECT t.tgrelid, t.tgrelid FROM pg_trigger t
+       WHERE t.tgname IN ('sinkfence_statement', 'sinkfence_truncate',
+                          'sinkfence_insert', 'sinkfence_update', 'sinkfence_delete')
+       UNION SELECT u.relid, i.inhparent FROM up u JOIN pg_inherits i ON i.inhrelid = u.top
+    )
+    SELECT DISTINCT cast(cast(u.top AS regclass) AS text) FROM up u
+     WHERE NOT EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = u.top) ORDER BY 1
+"""
 
 
 def _judge(table: str, job_id: str | None, warn_only: bool, lacks: str | None, misses: int | None) -> Finding:

@@ -101,6 +101,36 @@ def test_what_looks_at_rows_is_held_against_what_protect_makes(db, shop, token, 
         conn.execute(f"insert into {table} values (1, 'another')")
 
 
+@pytest.mark.parametrize("column", [None, "job"], ids=["any job", "by job"])
+@pytest.mark.parametrize("parted", [False, True], ids=["plain", "partitioned"])
+def test_a_table_whose_triggers_were_all_replaced_is_told(db, shop, column, parted):
+    """Nothing of ours is called there any more, and the names are left: once for the whole table."""
+    table = f"{shop}.everything"
+    if parted:
+        db.admin.execute(
+            f"create table {table} (id bigint, job text) partition by range (id);"
+            f"create table {table}_1 partition of {table} for values from (1) to (9)"
+        )
+    else:
+        db.admin.execute(f"create table {table} (id bigint, job text)")
+    protect(db.admin, table, job_id=column)
+    db.admin.execute(
+        f"create function {shop}.nothing() returns trigger language plpgsql as 'begin return new; end'"
+    )
+    query = (
+        "select pg_get_triggerdef(oid) from pg_trigger where tgrelid = any(%s::regclass[]) and tgparentid = 0"
+    )
+    for (made,) in db.admin.execute(query, ([table, *([f"{table}_1"] if parted else [])],)).fetchall():
+        head = made.replace("CREATE TRIGGER", "CREATE OR REPLACE TRIGGER", 1).partition(" EXECUTE ")[0]
+        db.admin.execute(f"{head} EXECUTE FUNCTION {shop}.nothing()")
+    db.admin.execute(f"insert into {table} values (1, 'anybody')")
+    grade, says = found(db, table)
+    assert (grade, says.startswith("not protected: ")) == ("broken", True)
+    assert not [each for each in doctor(db.admin).findings if each.name == f"table {table}_1"]
+    protect(db.admin, table, job_id=column)
+    assert found(db, table)[0] == "ok"
+
+
 @pytest.mark.parametrize("settings", ["", "set quote_all_identifiers = on"])
 @pytest.mark.parametrize(
     "kind", ["text", 'text collate "POSIX"', "varchar", "varchar(50)", "{s}.words", "{s}.code"]
