@@ -101,8 +101,9 @@ class Recording:
         elif length.isdecimal() and "transfer-encoding" not in head:  # RFC 9112, section 6.3
             self._length = int(length)
 
-    def add(self, data: bytes) -> None:
+    def add(self, data: bytes | memoryview) -> None:
         """Note a part of the body."""
+        data = bytes(data)  # a copy of a view: its buffer may be filled again, with the next part
         self._size += len(data)
         if self._size <= self._max_body:
             self._parts.append(data)

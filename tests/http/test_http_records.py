@@ -97,6 +97,17 @@ def test_an_answer_that_ends_is_kept_if_it_is_as_long_as_it_says(status, headers
     assert (recording.kept() is not None) is whole
 
 
+def test_a_buffer_that_is_filled_again_is_kept_as_it_was():
+    """A stream may hand out the same memory for each part, which is another text by the time of the last."""
+    recording, buffer = Recording(100), bytearray(4)
+    recording.start(200, [])
+    for part in (b"9 eu", b"ros."):
+        buffer[:] = part
+        recording.add(memoryview(buffer))
+    recording.end()
+    assert Kept.read(recording.kept()).body == b"9 euros."
+
+
 def test_an_endless_answer_does_not_fill_the_memory():
     """Above the cap nothing is held, and at its end it is known that it was longer."""
     recording = Recording(10)
