@@ -76,8 +76,13 @@ def deliver(
     ) from error
 
 
-def persist(send: Callable[[], T], before: Callable[[], object] | None = None, times: int = SENDINGS) -> T:
-    """Send what is harmless to send twice, and again if it fails in passing; `before` is called each time.
+def persist(
+    send: Callable[[], T],
+    before: Callable[[], object] | None = None,
+    times: int = SENDINGS,
+    again: Callable[[Exception], bool] = passing,
+) -> T:
+    """Send what is harmless to send twice, and `again` if it failed in passing; `before` is called each time.
 
     Raises:
         what `before` raises; the last error.
@@ -88,7 +93,7 @@ def persist(send: Callable[[], T], before: Callable[[], object] | None = None, t
         try:
             return send()
         except Exception as failure:
-            if not passing(failure) or turn + 1 == times:
+            if not again(failure) or turn + 1 == times:
                 raise
         pause(turn)
     raise AssertionError("unreachable")

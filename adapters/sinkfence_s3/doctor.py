@@ -15,7 +15,7 @@ from sinkfence.findings import Finding, Grade, Report
 from sinkfence_s3.answers import refused
 from sinkfence_s3.exchange import S3Client, endpoint
 from sinkfence_s3.probe import STEPS, races
-from sinkfence_s3.trial import Problem, Trial
+from sinkfence_s3.trial import Problem, Trial, fresh
 
 ROUNDS: Final = 5
 """Of races: a store that tests first and writes later may win one by chance."""
@@ -87,8 +87,9 @@ def _quotes(trial: Trial, findings: list[Finding]) -> Finding:
 
 
 def _equal_bytes(trial: Trial) -> Finding:
-    first = trial.write("equal", b"the same", None)
-    second = None if first is None else trial.write("equal", b"the same", first)
+    key = fresh("equal")
+    first = trial.write(key, b"the same", None)
+    second = None if first is None else trial.write(key, b"the same", first)
     if second is None:
         says = "could not be written twice"
     elif first == second:
@@ -99,10 +100,10 @@ def _equal_bytes(trial: Trial) -> Finding:
 
 
 def _metadata(trial: Trial) -> Finding:
-    sent = {"sinkfence-write": "Aa-_09"}
-    if trial.write("metadata", b"", None, Metadata=sent) is None:
+    key, sent = fresh("metadata"), {"sinkfence-write": "Aa-_09"}
+    if trial.write(key, b"", None, Metadata=sent) is None:
         return Finding("metadata", "weak", "could not be written", _USE_ANOTHER)
-    head = trial.bucket.client.head_object(Bucket=trial.bucket.name, Key=trial.folder + "metadata")
+    head = trial.bucket.client.head_object(Bucket=trial.bucket.name, Key=trial.folder + key)
     if head.get("Metadata") != sent:
         says = f"comes back as {head.get('Metadata')!r}: put_once would not know its own writes"
         return Finding("metadata", "weak", says, "look for a proxy that strips x-amz-meta- headers")
@@ -110,28 +111,32 @@ def _metadata(trial: Trial) -> Finding:
 
 
 def _delete(trial: Trial) -> Finding:
-    trial.write("delete", b"there", None)
+    key = fresh("delete")
+    trial.write(key, b"there", None)
     wrong = {"IfMatch": '"d41d8cd98f00b204e9800998ecf8427e"'}
-    return _beside(trial, "delete", trial.bucket.client.delete_object, wrong)
+    return _beside(trial, "delete", key, trial.bucket.client.delete_object, wrong)
 
 
 def _copy(trial: Trial) -> Finding:
-    trial.write("copy-source", b"a copy", None)
-    trial.write("copy", b"there", None)
-    source = {"Bucket": trial.bucket.name, "Key": trial.folder + "copy-source"}
-    return _beside(trial, "copy", trial.bucket.client.copy_object, {"IfNoneMatch": "*", "CopySource": source})
+    key, other = fresh("copy"), fresh("copy-source")
+    trial.write(other, b"a copy", None)
+    trial.write(key, b"there", None)
+    wrong = {"IfNoneMatch": "*", "CopySource": {"Bucket": trial.bucket.name, "Key": trial.folder + other}}
+    return _beside(trial, "copy", key, trial.bucket.client.copy_object, wrong)
 
 
-def _beside(trial: Trial, name: str, call: Callable[..., object], wrong: Mapping[str, object]) -> Finding:
+def _beside(
+    trial: Trial, name: str, key: str, call: Callable[..., object], wrong: Mapping[str, object]
+) -> Finding:
     """Tell of a condition that fenced objects make no use of, but somebody else may want to."""
     try:
-        trial.send(name, call, **wrong)
+        trial.send(key, call, **wrong)
         did = "accepted"
     except ClientError as error:
         if not refused(error):
             raise
         did = "refused"
-    changed = trial.differs(name, b"there")
+    changed = trial.differs(key, b"there")
     says = f"{did} under a condition that does not hold" + (f": {changed}" if changed else "")
     return Finding(f"conditional {name}", "note", says + "; not raced, as fenced objects make no use of it")
 

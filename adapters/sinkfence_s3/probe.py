@@ -8,17 +8,16 @@ compares the bytes that stand there with those that should, and the conditions a
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import wait
 from functools import partial
 from typing import Final
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from sinkfence.errors import NotEnforced
 from sinkfence_s3.exchange import S3Client, endpoint, strong
-from sinkfence_s3.trial import Problem, Trial, aside
+from sinkfence_s3.trial import Problem, Trial, aside, fresh
 
 RACERS: Final = 4
 """Per condition; both races run at once, inside the ten connections that a boto3 client keeps."""
@@ -27,7 +26,8 @@ RACERS: Final = 4
 def probe(client: S3Client, bucket: str, prefix: str = "") -> bool:
     """Try both conditions under `PREFIX.sinkfence-probe/UUID/`, and clean up.
 
-    Takes some thirty small requests. What may not be deleted is left there, a few bytes each.
+    Takes some thirty small requests; a step whose answers were unclear is begun anew, three times at most.
+    What may not be deleted is left there, a few bytes each.
 
     Returns:
         Whether ETags in conditions have to be sent without their quotes.
@@ -42,6 +42,12 @@ def probe(client: S3Client, bucket: str, prefix: str = "") -> bool:
         found = {name: trial.run(name, step) for name, step in STEPS.items()}
         if not any(found.values()):
             found = trial.run("races", races)
+    except (ClientError, BotoCoreError) as error:
+        error.add_note(
+            f"bucket {bucket!r} was tried out here, before the process's first write to it: nothing was put "
+            "so far, and nothing is known of the bucket"
+        )
+        raise
     finally:
         trial.clean()
     problems = "; ".join(f"{name}: {problem}" for name, problem in found.items() if problem)
@@ -58,7 +64,7 @@ def races(trial: Trial, rounds: int = 1) -> dict[str, Problem]:
     """Race both conditions, at once, and say what was wrong with them."""
 
     def problem(kind: str, base: bytes | None) -> Problem:
-        found = (_race(trial, f"{kind}-{uuid.uuid4()}", base) for _ in range(rounds))
+        found = (_race(trial, fresh(kind), base) for _ in range(rounds))
         return next((problem for problem in found if problem), None)
 
     creates, swaps = aside(lambda: problem("creates", None)), aside(lambda: problem("swaps", b"base"))
@@ -67,35 +73,38 @@ def races(trial: Trial, rounds: int = 1) -> dict[str, Problem]:
 
 
 def _create(trial: Trial) -> Problem:
-    if trial.write("create", b"first", None) is None:
+    key = fresh("create")
+    if trial.write(key, b"first", None) is None:
         return "refused, although the key was free"
-    if trial.write("create", b"second", None) is not None:
+    if trial.write(key, b"second", None) is not None:
         return "accepted, although the key existed: If-None-Match is ignored"
-    return trial.differs("create", b"first")
+    return trial.differs(key, b"first")
 
 
 def _swap(trial: Trial) -> Problem:
-    first = trial.write("swap", b"one", None)
+    key, trial.bucket.bare = fresh("swap"), False
+    first = trial.write(key, b"one", None)
     if first is None:
         return "the key to swap could not be made"
     strong(first)
-    second = trial.write("swap", b"two", first)
+    second = trial.write(key, b"two", first)
     if second is None:
         trial.bucket.bare = True
-        second = trial.write("swap", b"two", first)
+        second = trial.write(key, b"two", first)
     if second is None:
         return "refused, although the ETag was the object's own"
     if second == first:
         return "other bytes have the same ETag: it names no version"
-    if trial.write("swap", b"three", first) is not None:
+    if trial.write(key, b"three", first) is not None:
         return "accepted, although the object had changed: If-Match is ignored"
-    return trial.differs("swap", b"two")
+    return trial.differs(key, b"two")
 
 
 def _missing(trial: Trial) -> Problem:
-    if trial.write("missing", b"made", '"d41d8cd98f00b204e9800998ecf8427e"') is not None:
+    key = fresh("missing")
+    if trial.write(key, b"made", '"d41d8cd98f00b204e9800998ecf8427e"') is not None:
         return "accepted, although there is no such key"
-    return trial.differs("missing", None)
+    return trial.differs(key, None)
 
 
 STEPS: Final[Mapping[str, Callable[[Trial], Problem]]] = {
@@ -111,13 +120,15 @@ def _race(trial: Trial, key: str, base: bytes | None) -> Problem:
     if base is not None and etag is None:  # the racers would race to create it
         return "the key to swap could not be made"
     start = threading.Barrier(RACERS)
+    unclear: list[ClientError] = []
 
     def racer(body: bytes) -> bool:
         start.wait()
         try:
             return trial.write(key, body, etag) is not None
-        except ClientError:
-            return False  # losers may see a 500 as well
+        except ClientError as error:  # losers may see a 500 as well
+            unclear.append(error)
+            return False
 
     bodies = [f"racer {number}".encode() for number in range(RACERS)]
     racers = [aside(partial(racer, body)) for body in bodies]
@@ -127,4 +138,8 @@ def _race(trial: Trial, key: str, base: bytes | None) -> Problem:
         return f"{len(won)} of {RACERS} writers were told that they had won"
     # Nobody, if the winner's answer was lost, and boto3's repetition turned it into a refusal.
     problems = [trial.differs(key, body) for body in won or bodies]
-    return None if None in problems else problems[0]
+    if None in problems:
+        return None
+    if unclear and not won:  # nobody may have come to race: a store that was busy is not judged
+        raise unclear[0]
+    return problems[0]

@@ -9,9 +9,10 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
 
-from sinkfence_s3.answers import nothing_written, refused, status
+from sinkfence_s3.answers import no_answer, nothing_written, passing, refused, retries, status
+from sinkfence_s3.delivery import persist
 from sinkfence_s3.exchange import Bucket, Exchange, S3Client
 from sinkfence_s3.keys import PROBES, check_prefix
 
@@ -45,12 +46,12 @@ class Trial:
         return len(self._made)
 
     def run(self, name: str, step: Callable[[Trial], T]) -> T:
-        """Return what a step returns.
+        """Return what a step returns; it is begun anew, with keys of its own, where an answer was unclear.
 
         Raises:
             TimeoutError: it took more than PATIENCE. Its request goes on in its thread, and is nobody's then.
         """
-        result = aside(lambda: step(self))
+        result = aside(lambda: persist(lambda: step(self), again=_unclear))
         try:
             return result.result(PATIENCE)
         except TimeoutError:
@@ -133,6 +134,22 @@ class Trial:
 
         with suppress(TimeoutError):
             self.run("clean up", delete)
+
+
+def fresh(name: str) -> str:
+    """Return a name that nothing was written to: what a step that was begun before left is not looked at."""
+    return f"{name}-{uuid.uuid4()}"
+
+
+def _unclear(error: Exception) -> bool:
+    """Whether a step may end well once it is begun anew: the store was busy, or was sent a write twice.
+
+    Not what boto3 has repeated already, to no avail, nor where nobody could be reached: the address is wrong,
+    most likely, and whoever gave it wants to hear so soon.
+    """
+    if not isinstance(error, ClientError):
+        return no_answer(error) and not isinstance(error, ConnectionError)
+    return refused(error) if retries(error.response) else passing(error)
 
 
 def aside(call: Callable[[], T]) -> Future[T]:

@@ -6,12 +6,13 @@ import threading
 import uuid
 
 import pytest
-from botocore.exceptions import ClientError, HTTPClientError
+from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClientError
 
 import sinkfence_s3.buckets
 from sinkfence.errors import NotEnforced, StaleToken
 from sinkfence.tokens import Token
 from sinkfence_s3 import FencedBucket, doctor
+from sinkfence_s3.delivery import SENDINGS
 from sinkfence_s3.probe import RACERS, probe
 from sinkfence_s3.trial import Trial
 
@@ -159,8 +160,9 @@ def test_a_store_that_cannot_be_asked_is_not_judged(toy, client_at):
 def test_a_race_that_nobody_won_must_have_been_won(toy, client_at):
     """Each racer heard 500: one of them must stand there all the same, or nothing has been shown."""
     toy.ignores = {"racers"}
-    with pytest.raises(NotEnforced, match="race of creates: None stands there instead of b'racer 0'"):
+    with pytest.raises(ClientError, match="InternalError"):
         FencedBucket(client_at(toy.endpoint), "bkt").object("r").put(b"x", A)
+    assert toy.objects == {}
 
 
 def test_a_store_that_does_not_answer_is_given_up(toy, client_at, monkeypatch):
@@ -229,12 +231,78 @@ def test_a_race_of_swaps_that_has_no_base_is_none(client_at, proxy, bucket_name,
 
 @pytest.mark.parametrize("fault", [("lose reply",), ("apply, then forge", 500, b"<html>oops")])
 def test_what_may_have_been_made_is_deleted_too(s3_client, client_at, proxy, bucket_name, prefix, fault):
-    """A put whose answer was lost or unclear: no verdict, and nothing is left behind."""
-    proxy.once("PUT", *fault, where="/create$")
+    """Puts whose answers were lost or unclear: no verdict, and nothing is left behind."""
+    for _ in range(SENDINGS):
+        proxy.once("PUT", *fault, where="/create-")
     with pytest.raises((ClientError, HTTPClientError)):
         probe(client_at(proxy.endpoint), bucket_name, prefix)
     assert proxy.rules == []
     assert s3_client.list_objects_v2(Bucket=bucket_name, Prefix=prefix).get("Contents", []) == []
+
+
+FAULTS = {
+    "429": ("forge", 429, b"<Error><Code>TooManyRequests</Code></Error>"),
+    "slow down": ("forge", 503, b"<Error><Code>SlowDown</Code></Error>"),
+    "answer lost": ("lose reply",),
+    "500, applied": ("apply, then forge", 500, b"<Error><Code>InternalError</Code></Error>"),
+}
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("before", [0, 1, 4])
+def test_what_fails_in_passing_is_tried_again(
+    s3_client, client_at, proxy, bucket_name, prefix, monkeypatch, before, fault, attempts
+):
+    """Of what has to succeed, and what to be refused; with boto3's repetition or without."""
+    monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _: None)
+    for _ in range(before):
+        proxy.once("PUT", "pass", where="sinkfence-probe")
+    proxy.once("PUT", *FAULTS[fault], where="sinkfence-probe")
+    client = client_at(proxy.endpoint, retries={"total_max_attempts": attempts})
+    assert FencedBucket(client, bucket_name, prefix=prefix).object("r").put(b"x", A).seq == 1
+    assert proxy.rules == []
+    left = s3_client.list_objects_v2(Bucket=bucket_name, Prefix=prefix)["Contents"]
+    assert [each["Key"] for each in left] == [f"{prefix}r"]
+
+
+@pytest.mark.parametrize("fault", ["429", "slow down"])
+@pytest.mark.parametrize("race", ["creates", "swaps"])
+def test_a_race_that_nobody_could_enter_is_run_again(client_at, proxy, bucket_name, prefix, race, fault):
+    """All racers were asked to come later: that says nothing of the store's conditions."""
+    if race == "swaps":
+        proxy.once("PUT", "pass", where="/swaps-")
+    for _ in range(RACERS):
+        proxy.once("PUT", *FAULTS[fault], where=f"/{race}-")
+    assert probe(client_at(proxy.endpoint), bucket_name, prefix) is False
+    assert proxy.rules == []
+
+
+@pytest.mark.parametrize(("attempts", "sendings"), [(1, SENDINGS), (3, 3)])
+def test_a_store_that_stays_busy_is_not_judged_and_nothing_is_put(
+    s3_client, client_at, proxy, bucket_name, prefix, monkeypatch, attempts, sendings
+):
+    """The client's error, with a note; what boto3 has repeated is left at that. The next write finds out."""
+    monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _: None)
+    for _ in range(sendings):
+        proxy.once("PUT", *FAULTS["slow down"])
+    client = client_at(proxy.endpoint, retries={"total_max_attempts": attempts})
+    thing = FencedBucket(client, bucket_name, prefix=prefix).object("r")
+    with pytest.raises(ClientError, match="SlowDown") as busy:
+        thing.put(b"x", A)
+    assert "nothing was put" in "".join(busy.value.__notes__)
+    assert proxy.rules == []
+    assert s3_client.list_objects_v2(Bucket=bucket_name, Prefix=prefix).get("Contents", []) == []
+    assert thing.put(b"x", A).seq == 1
+
+
+def test_a_store_that_cannot_be_reached_is_asked_once(client_at):
+    """The address is wrong, most likely: boto3's own error, and soon."""
+    client, asked = client_at("http://127.0.0.1:1"), []
+    client.meta.events.register("before-send.s3", lambda **_: asked.append(1))
+    with pytest.raises(EndpointConnectionError):
+        FencedBucket(client, "bkt").object("r").put(b"x", A)
+    assert asked == [1]
 
 
 def test_a_bucket_that_keeps_versions_is_judged_by_its_races_and_cleaned_up(s3_client, bucket_name):
