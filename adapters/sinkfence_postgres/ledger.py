@@ -13,7 +13,7 @@ from sinkfence.errors import IdempotencyMismatch, NotEnforced, SchemaMismatch
 from sinkfence.results import as_json
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token, check_text
-from sinkfence_postgres import connections
+from sinkfence_postgres import connections, watch
 from sinkfence_postgres.refusals import Meanings, explained
 from sinkfence_postgres.statements import Query, named
 from sinkfence_postgres.transactions import Attempt, translating
@@ -43,18 +43,19 @@ class Entry:
 
     token: Token
     step: str
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "step", check_text("step", self.step))
+    request: str | None = None
+    """The fingerprint of the request whose step it is: another one may come under the same key."""
 
     def insert(self) -> Query:
         """Its answer is a row where the step is new. Refused (SF005) where this transaction isn't guarded."""
+        # No step has a newline in it.
+        fingerprint = self.step if self.request is None else f"{self.step}\n{self.request}"
         return Query(
             "INSERT INTO sinkfence.ledger (scope, key, fingerprint, generation)"
             " SELECT cast(:scope AS pg_catalog.text), cast(:key AS pg_catalog.text),"
-            " cast(:step AS pg_catalog.text), cast(:generation AS bigint)"
+            " cast(:fingerprint AS pg_catalog.text), cast(:generation AS bigint)"
             f"{GUARDED} ON CONFLICT (scope, key) DO NOTHING RETURNING 1",
-            {**self._key(), **named(self.token), "step": self.step},
+            {**self._key(), **named(self.token), "fingerprint": fingerprint},
             rows=None,
         )
 
@@ -79,7 +80,15 @@ class Entry:
 
     def recall(self, fingerprint: str, result: str | None) -> Any:
         """Return what `select` has read, if it is of this step."""
-        if fingerprint != self.step:
+        step, _, request = fingerprint.partition("\n")
+        if step == self.step and request and self.request not in (None, request):
+            reused = IdempotencyMismatch(
+                f"step {self.step!r} of job {self.token.job_id!r} was done by a request with the same "
+                "Idempotency-Key that asked for something else"
+            )
+            watch.hear(reused)
+            raise reused
+        if step != self.step:
             raise IdempotencyMismatch(
                 f"the key of step {self.step!r} of job {self.token.job_id!r} is in the ledger for something "
                 f"else, {fingerprint!r}: name the occasion in the step"
@@ -90,6 +99,12 @@ class Entry:
                 "under way in this transaction, or has ended the one that it was called in"
             )
         return json.loads(result)
+
+
+def entered(token: Token, step: str) -> Entry:
+    """Return the entry of a step, with what the present request asks for, where it is one of its steps."""
+    step = check_text("step", step)
+    return Entry(token, step, watch.asked(token, step))
 
 
 def once(tx: AnyTx, bearer: Bearer, step: str, call: Callable[[], Any]) -> Any:
@@ -112,12 +127,13 @@ def once(tx: AnyTx, bearer: Bearer, step: str, call: Callable[[], Any]) -> Any:
     Raises:
         NotEnforced: the transaction is not guarded for this bearer, or this step is under way in it: `call`
             was not called. `call` has ended the transaction: no result is kept, and none is made up later.
-        IdempotencyMismatch: the key is in the ledger for something else.
+        IdempotencyMismatch: the key is in the ledger for something else; or it is a step of `Fence.step`, and
+            was done by a request that had the same Idempotency-Key and asked for something else.
         SchemaMismatch: as `guard`.
         ValueError, TypeError: the result is too large, or no JSON; as all that `call` raises.
     """
     tx_ = connections.expect(tx, *connections.KINDS)
-    entry = Entry(bearer.token, step)
+    entry = entered(bearer.token, step)
     attempt = Attempt({entry.token: bearer}, ours=True)
     connections.sync(tx_)
     with translating(attempt), connections.savepoint(tx_) as block:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sinkfence.sinks import RequestState
 from sinkfence.tokens import Token
-from sinkfence_postgres import asking, connections, statements
+from sinkfence_postgres import asking, connections, statements, watch
 from sinkfence_postgres.statements import Query
 from sinkfence_postgres.transactions import Attempt, translating
 
@@ -91,6 +91,7 @@ class Replay:
             block.enter_context(connections.begun(conn))
             with translating(Attempt({token: token}, ours=True)):
                 state, answer = record.read(*connections.run(conn, record.find())[0])
+            watch.claimed(token, key, fingerprint)
             if state != "run":
                 held.close()
             elif not connections.is_psycopg(conn):

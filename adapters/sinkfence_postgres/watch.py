@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from sinkfence.errors import OutcomeUnknown, SinkfenceError, StaleToken
+from sinkfence.errors import IdempotencyMismatch, OutcomeUnknown, SinkfenceError, StaleToken
 from sinkfence.tokens import Token
 
 
@@ -67,6 +67,8 @@ class Watch:
     doubted: bool = False
     """Whether something may have been, and its answer was lost."""
     refused: SinkfenceError | None = None
+    asked: tuple[str, str] | None = None
+    """Under which key the request came, and the fingerprint of what it asks for."""
     guards: list[Guard] = field(default_factory=list[Guard])
     """Appended to and removed from by any thread."""
 
@@ -107,6 +109,21 @@ def over(tokens: Collection[Token]) -> Watch | None:
     return watch if watch is not None and watch.token in tokens else None
 
 
+def claimed(token: Token, key: str, fingerprint: str) -> None:
+    """Remember that the present request has this key."""
+    if watch := over([token]):
+        watch.asked = (key, fingerprint)
+
+
+def asked(token: Token, step: str) -> str | None:
+    """Return the fingerprint of the present request, if the step is one of that request under its key."""
+    watch = over([token])
+    if watch is None or watch.asked is None:
+        return None
+    key, fingerprint = watch.asked
+    return fingerprint if step.endswith(f" {key}") else None
+
+
 def hear(error: SinkfenceError) -> None:
     """Remember how the present request was refused: a framework may keep that from the door.
 
@@ -117,7 +134,9 @@ def hear(error: SinkfenceError) -> None:
         return
     if isinstance(error, OutcomeUnknown):
         watch.doubted = True
-    elif getattr(error, "token", None) == watch.token and not isinstance(watch.refused, StaleToken):
+    elif isinstance(watch.refused, StaleToken):
+        return
+    elif isinstance(error, IdempotencyMismatch) or getattr(error, "token", None) == watch.token:
         watch.refused = error
 
 

@@ -409,6 +409,9 @@ def test_a_worker_that_is_killed_inside_the_handler(shop, account, stall, reques
         with pytest.raises((ConnectionError, http.client.HTTPException)):
             lost.result()
         fcntl.flock(lock, fcntl.LOCK_UN)
+        if stall == "after" and shop.durable:
+            other = shop.pay(account, 7, more=f"?stall={stall}", body=b"2")
+            assert (other.status, other.fencing) == (422, "idempotency-key-reused")
         again = shop.pay(account, 7, more=f"?stall={stall}")
         if not shop.durable:
             other = shop.pay(account, 8, more=f"?stall={stall}", body=b"2")

@@ -15,8 +15,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from sinkfence import NotArmed, StaleToken, Token
-from sinkfence_postgres import PostgresSink, aio, clean_ledger, install
+from sinkfence import IdempotencyMismatch, NotArmed, StaleToken, Token
+from sinkfence_postgres import PostgresSink, aio, clean_ledger, install, once
 
 HELD = (
     "from pg_locks where locktype = 'advisory' and database ="
@@ -190,6 +190,35 @@ def test_a_connection_that_was_lost_keeps_nothing(sink, db):
         assert again.answer == "of the second"
 
 
+def test_a_step_that_was_committed_knows_what_was_asked(sink, db):
+    """Of an attempt that was killed before it kept an answer, another body under its key gets no result.
+
+    The same body does. A step that isn't the request's own is the same step for all of them.
+    """
+    done: list[str] = []
+
+    def pay(fingerprint: str, step: str = "pay k", generation: int = 7, key: str = "k") -> object:
+        own = token(generation)
+        with sink.enter(own), sink.replay().claim(own, key, fingerprint) as claim:
+            assert claim.state == "run"
+            with sink.begin(own) as conn:
+                return once(conn, own, step, lambda: done.append(fingerprint) or len(done))
+
+    sink.arm(token())
+    assert pay("f") == pay("f") == 1
+    with pytest.raises(IdempotencyMismatch, match="asked for something else"):
+        pay("g")
+    sink.arm(token(8))
+    with pytest.raises(IdempotencyMismatch, match="asked for something else"):
+        pay("g", generation=8)
+    assert pay("f", generation=8) == 1
+    with sink.begin(token(8)) as conn:
+        assert once(conn, token(8), "pay k", lambda: done.append("outside")) == 1
+    assert pay("f", step="close the month", generation=8) == 2
+    assert pay("g", step="close the month", generation=8, key="k2") == 2
+    assert done == ["f", "f"]
+
+
 def test_answers_are_cleaned_with_the_ledger(sink, db):
     """They are its entries, under 'http:' and the job."""
     sink.arm(token())
@@ -246,6 +275,14 @@ def test_the_same_for_an_event_loop(source, db, dsn):
                 inside.set()
                 await asyncio.sleep(60)
 
+        async def pay(fingerprint: str) -> object:
+            async with sink.enter(token(8)), replay.claim(token(8), "k5", fingerprint):
+                async with sink.begin(token(8)) as conn:
+                    return await aio.once(conn, token(8), "pay k5", lambda: asyncio.sleep(0, fingerprint))
+
+        assert await pay("f") == await pay("f") == "f"
+        with pytest.raises(IdempotencyMismatch, match="asked for something else"):
+            await pay("g")
         task = asyncio.create_task(request())
         await inside.wait()
         task.cancel()

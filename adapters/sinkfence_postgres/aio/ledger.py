@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 async def once(tx: AnyTx, bearer: Bearer, step: str, call: Callable[[], Awaitable[Any]]) -> Any:
     """As `sinkfence_postgres.once`; what `call` returns is awaited."""
     tx_ = connections.expect(tx, *KINDS)
-    entry = ledger.Entry(bearer.token, step)
+    entry = ledger.entered(bearer.token, step)
     attempt = Attempt({entry.token: bearer}, ours=True)
     await sync(tx_)
     with translating(attempt):

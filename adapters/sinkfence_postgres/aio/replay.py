@@ -8,7 +8,7 @@ from typing import Any
 
 from sinkfence.sinks import RequestState
 from sinkfence.tokens import Token
-from sinkfence_postgres import asking, connections, statements
+from sinkfence_postgres import asking, connections, statements, watch
 from sinkfence_postgres.aio.connections import run
 from sinkfence_postgres.replay import AnswerEntry, positive
 from sinkfence_postgres.transactions import Attempt, translating
@@ -33,6 +33,7 @@ class Replay:
             await block.enter_async_context(connections.begun(conn))
             with translating(Attempt({token: token}, ours=True)):
                 state, answer = record.read(*(await run(conn, record.find()))[0])
+            watch.claimed(token, key, fingerprint)
             if state != "run":
                 await held.aclose()
             elif not connections.is_psycopg(conn):

@@ -5,7 +5,9 @@
     scope       text collate "C" not null,
     key         text collate "C" not null,
     fingerprint text collate "C" not null,  -- of the content, for telling another use of the key from a repetition
-    generation  bigint not null,            -- under which it was done
+    -- Under which it was entered. That of a newer owner, where it settles an outcome that was unknown, is not: writers
+    -- may change the result alone. Nothing is decided by it.
+    generation  bigint not null,
     result      json,                       -- as text: jsonb would refuse \u0000, and change numbers
     created_at  timestamptz not null default clock_timestamp(),
     primary key (scope, key)
