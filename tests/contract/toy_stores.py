@@ -61,7 +61,7 @@ class There:
     """What outlives the handles."""
 
     def __init__(self):
-        self.clock, self.rows, self.lock = HandClock(), {}, threading.Lock()
+        self.clock, self.rows, self.lock = HandClock(), {}, threading.RLock()
         self.epoch = datetime(2026, 5, 1, tzinfo=UTC)
         self.windows = {}
         self.turn = threading.Lock()

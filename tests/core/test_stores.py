@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -363,6 +364,39 @@ def test_a_memory_store_stays_in_its_process(child: Callable[..., object]) -> No
         "os.waitpid(pid, 0)\n"
     )
     assert child(script).hear() == NotEnforced.__name__
+
+
+@pytest.mark.parametrize("call", ["acquire", "renew", "complete", "get"])
+def test_a_memory_store_keeps_a_signals_handler_out(call: str) -> None:
+    """It would wait for the call that it has interrupted, which waits for it: it is told so."""
+    told: list[Exception] = []
+
+    def clock() -> float:
+        signal.raise_signal(signal.SIGUSR1)  # inside of a call: there it is looked at
+        return 1.0
+
+    def handler(*_: object) -> None:
+        calls = {
+            "acquire": lambda: store.acquire("another", "b:1", 30.0),
+            "renew": lambda: store.renew(token, 30.0),
+            "complete": lambda: store.complete(token, None),
+            "get": lambda: store.get(JOB),
+        }
+        try:
+            calls[call]()
+        except RuntimeError as error:
+            told.append(error)
+
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        store = MemoryStore(clock=clock)
+        token = store.acquire(JOB, "a:1", 30.0).token
+        signal.signal(signal.SIGUSR1, handler)
+        store.renew(token, 30.0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert "signal's handler has interrupted" in str(told[0])
+    store.release(token)
 
 
 # What only databases can have.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -38,6 +39,7 @@ class MemoryStore:
 
     Raises:
         NotEnforced: any call in a forked child. Two copies would issue the same numbers.
+        RuntimeError: a signal's handler calls while the thread that it has interrupted is inside a call.
     """
 
     durable: bool = False
@@ -48,7 +50,8 @@ class MemoryStore:
         # Only for show: times go out as instants, and are compared as the clock's seconds.
         self._epoch = datetime.now(UTC) - timedelta(seconds=clock())
         self._rows: dict[str, _Row] = {}
-        self._lock = threading.Lock()
+        # It knows whose it is: a signal's handler would wait for the thread that it runs on.
+        self._lock = threading.RLock()
         self._process = this_process()
 
     def acquire(self, job_id: str, owner: str, ttl: float) -> Grant:
@@ -152,11 +155,18 @@ class MemoryStore:
     def close(self) -> None:
         """Do nothing: there is no connection, and the count is kept."""
 
-    def _locked(self) -> threading.Lock:
+    def _locked(self) -> AbstractContextManager[object]:
         if this_process() != self._process:
             raise NotEnforced(
                 "a MemoryStore does not outlive fork: the child would issue the parent's numbers again. "
                 "Use SqlStore"
+            )
+        # There is no public way to ask. Taken once more, it would let in what comes between a look at a
+        # record and its change, and one number be issued twice.
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            raise RuntimeError(
+                "a signal's handler has interrupted a call of this MemoryStore, and may not make another: "
+                "have it set a flag, or use SqlStore"
             )
         return self._lock
 
