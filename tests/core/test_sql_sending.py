@@ -320,8 +320,12 @@ def test_an_altered_table_makes_no_loop_fail(
 DEMOTE = "SET default_transaction_read_only = on"
 
 
-def test_a_demoted_server_makes_no_call_fail(pg: SqlStore) -> None:
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_a_demoted_server_makes_no_call_fail(
+    pg_url: str, open_store: Callable[..., SqlStore], driver: str
+) -> None:
     """After a switchover the old primary only refuses to write: all connections are made anew."""
+    pg = open_store(pg_url.replace("postgresql:", f"postgresql+{driver}:"))
     token = pg.acquire(JOB, "a:1", 30.0).token
     pg.check()
     with ExitStack() as stack:

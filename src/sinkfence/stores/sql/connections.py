@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 
 from sinkfence.stores.sql.sessions import listen
 
@@ -131,6 +131,6 @@ def transaction(connection: sa.Connection) -> Generator[None]:
         yield
         connection.exec_driver_sql("COMMIT")
     except BaseException:
-        with suppress(DBAPIError):  # some errors have ended it already, or the connection
+        with suppress(SQLAlchemyError):  # some errors have ended it already, or the connection
             connection.exec_driver_sql("ROLLBACK")
         raise

@@ -28,7 +28,11 @@ def send(connection: sa.Connection, query: Query) -> Sequence[Row]:
     its errors are what we want of it.
     """
     if connection.dialect.driver != "psycopg":
-        rows: Sequence[Row] = connection.execute(text(query.sql), query.params).all()
+        try:
+            rows: Sequence[Row] = connection.execute(text(query.sql), query.params).all()
+        except DBAPIError as failed:
+            _drop(connection, failed)
+            raise
         return rows
     cursor = _cursor(connection, query)
     try:
@@ -78,17 +82,10 @@ def _cursor(connection: sa.Connection, query: Query) -> Any:
 
 
 def _translated(connection: sa.Connection, query: Query, error: Exception) -> BaseException:
-    """Return SQLAlchemy's error for one of psycopg's. What has ended this connection has ended the others.
-
-    And who has altered the table, or demoted the server, has done so for all of them, which may be more than
-    there are attempts.
-    """
+    """Return SQLAlchemy's error for one of psycopg's. What has ended this connection has ended the others."""
     dialect = connection.dialect
     ended = dialect.is_disconnect(error, connection.connection.driver_connection, None)  # type: ignore[arg-type]
-    if ended or sqlstate(error) in UNPREPARED:
-        connection.invalidate(error)
-    if ended or sqlstate(error) in OUTDATED:
-        connection.engine.dispose()
+    _drop(connection, error, ended=ended)
     return DBAPIError.instance(
         query.sql,
         None,  # a result that somebody completes a job with has no place in an error's text
@@ -98,3 +95,15 @@ def _translated(connection: sa.Connection, query: Query, error: Exception) -> Ba
         connection_invalidated=ended,
         dialect=dialect,
     )
+
+
+def _drop(connection: sa.Connection, error: Exception, *, ended: bool = False) -> None:
+    """Have a connection go that is of no use any more, and with it those that are like it.
+
+    Who has altered the table, or demoted the server, has done so for all of them, which may be more than
+    there are attempts.
+    """
+    if ended or sqlstate(error) in UNPREPARED:
+        connection.invalidate(error)
+    if ended or sqlstate(error) in OUTDATED:
+        connection.engine.dispose()

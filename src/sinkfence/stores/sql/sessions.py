@@ -22,6 +22,7 @@ def listen(engine: sa.Engine) -> None:
     # Before SQLAlchemy, whose own first question fails where texts are bytes.
     event.listen(engine, "connect", _in_texts, insert=True)
     event.listen(engine, "connect", begin)
+    event.listen(engine, "handle_error", _gone_when_interrupted)
 
 
 def begin(connection: Any, _record: object) -> None:
@@ -34,6 +35,16 @@ def begin(connection: Any, _record: object) -> None:
         driver.prepare_threshold = driver.prepare_threshold if named_apart else None
     if type(driver).__module__.startswith("sqlite3"):
         _durable(driver)
+
+
+def _gone_when_interrupted(context: sa.ExceptionContext) -> None:
+    """Have a connection go, and it alone, whose call was broken off by what is no error of the driver's.
+
+    SQLAlchemy thinks so of a BaseException only. After a soft time limit it would roll back on a connection
+    that is at something still, and the driver's complaint would take the place of what the handler raised.
+    """
+    if not isinstance(context.original_exception, context.dialect.loaded_dbapi.Error):
+        context.is_disconnect, context.invalidate_pool_on_disconnect = True, False
 
 
 def _in_texts(connection: Any, _record: object) -> None:
