@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -67,12 +72,60 @@ def engine(url: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def run_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """Run a page's Python blocks from top to bottom, as one program, in an empty folder."""
+def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Save a file of the page on preparing, and import it as a reader's programs do."""
+
+    def save(name: str) -> ModuleType:
+        page = (ROOT / "docs/how-to/prepare.md").read_text()
+        [block] = re.findall(rf"^```python\n(# {name}\.py\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
+        path = tmp_path / f"{name}.py"
+        path.write_text(block)
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        monkeypatch.chdir(tmp_path)
+        spec.loader.exec_module(module)
+        return module
+
+    return save
+
+
+@pytest.fixture
+def common(
+    prepared: Callable[[str], ModuleType], engine: Engine, url: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ModuleType]:
+    """The reader's `common.py`, on a database that has all tables."""
+    monkeypatch.setenv("DATABASE_URL", url)
+    module = prepared("common")
+    yield module
+    module.leases.close()
+    module.engine.dispose()
+
+
+@pytest.fixture
+def signing(prepared: Callable[[str], ModuleType], tmp_path: Path) -> ModuleType:
+    """The reader's `signing.py`, with a pair of keys that was made as its page says."""
+    page = (ROOT / "docs/how-to/prepare.md").read_text()
+    for command in re.findall(r"^\$ (openssl .*)$", page, re.MULTILINE):
+        subprocess.run(command.split(), cwd=tmp_path, check=True)
+    return prepared("signing")
+
+
+@pytest.fixture
+def run_page(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., dict[str, Any]]:
+    """Run a page's Python blocks from top to bottom, as one program, in the reader's folder."""
 
     def run(page: str, *, replace: dict[str, str] | None = None, **names: Any) -> dict[str, Any]:
+        for file in set(
+            re.findall(r"^ *from (common|signing) import", (ROOT / page).read_text(), re.MULTILINE)
+        ):
+            request.getfixturevalue(file)
         document = Sybil([PythonCodeBlockParser()]).parse(ROOT / page)
-        document.namespace.update(names, __name__="page", Entry=Entry, Payment=Payment)
+        document.namespace.update(names, __name__="page")
         monkeypatch.chdir(tmp_path)
         examples = list(document.examples())
         assert examples, f"{page} has no Python block that runs"

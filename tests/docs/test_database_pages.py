@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, text
 
 from sinkfence import Leases, NotArmed, StaleToken, Token
 from sinkfence.stores.sql import SqlStore
@@ -35,12 +35,9 @@ def leases(engine: Engine) -> Iterator[Leases]:
         yield leases
 
 
-def test_protect_tables(
-    run_page: RunPage, engine: Engine, leases: Leases, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_protect_tables(run_page: RunPage, engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     """The unguarded row is refused, the job's own is written, another job's is not."""
-    with leases.hold("orders/2", arm=[PostgresSink(engine)]) as lease:
-        run_page("docs/how-to/protect-tables.md", engine=engine, lease=lease)
+    run_page("docs/how-to/protect-tables.md")
     assert capsys.readouterr().out.splitlines() == [
         "sinkfence: INSERT on public.orders without a fencing token",
         "orders/3",
@@ -55,20 +52,13 @@ def test_protect_tables(
         assert "no table is protected" in str(doctor(conn))
 
 
-def test_move_a_mixed_fleet(run_page: RunPage, engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_move_a_mixed_fleet(run_page: RunPage, capsys: pytest.CaptureFixture[str]) -> None:
     """The old client is counted, and refused in the end."""
-    with engine.begin() as conn:
-        conn.execute(text("CREATE TABLE orders (id bigint PRIMARY KEY, job_id text)"))
-
-    def old_client() -> None:
-        with engine.begin() as conn:
-            conn.execute(text("INSERT INTO orders VALUES (1, 'orders/1')"))
-
-    run_page("docs/how-to/move-a-mixed-fleet.md", engine=engine, old_client=old_client)
+    names = run_page("docs/how-to/move-a-mixed-fleet.md")
     counted = "counts only (job_id='job_id'): 1 transactions would have been refused\n"
     assert capsys.readouterr().out == counted
     with pytest.raises(Exception, match="without a fencing token"):
-        old_client()
+        names["old_client"]()
 
 
 def test_install_with_alembic(url: str, dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -125,9 +115,11 @@ def test_check_a_database(
     with engine.begin() as conn:
         role = urlsplit(application).username
         conn.exec_driver_sql(f"GRANT sinkfence_writer TO {role}; GRANT SELECT ON sinkfence.mark TO {role}")
-    own = create_engine(application.replace("postgresql://", "postgresql+psycopg://", 1))
-    run_page("docs/how-to/check-a-database.md", engine=own)
-    own.dispose()
+    own = application.replace("postgresql://", "postgresql+psycopg://", 1)
+    names = run_page(
+        "docs/how-to/check-a-database.md", replace={"postgresql+psycopg://app@db.example/shop": own}
+    )
+    names["engine"].dispose()
     shown = capsys.readouterr().out
     page = (
         (ROOT / "docs/how-to/check-a-database.md").read_text().partition("```text\n")[2].partition("```")[0]
@@ -225,7 +217,7 @@ def test_restore_a_destination(run_page: RunPage, engine: Engine, leases: Leases
             pass
         with engine.connect() as conn, pytest.raises(NotArmed), transaction(conn, lease):
             pass
-        run_page("docs/how-to/restore-a-destination.md", engine=engine, leases=leases)
+        run_page("docs/how-to/restore-a-destination.md")
         with engine.connect() as conn, transaction(conn, lease):
             pass
         with engine.connect() as conn, pytest.raises(StaleToken), transaction(conn, old):

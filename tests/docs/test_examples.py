@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,10 +20,10 @@ from sqlalchemy.pool import NullPool
 
 from sinkfence import Leases, StaleToken, Token, observe
 from sinkfence.stores.sql import SqlStore
-from sinkfence_http import SignedTokens, TokenSigner, TrustedNetwork, VerificationKey
+from sinkfence_http import Refused, TokenSigner, TrustedNetwork, VerificationKey
 from sinkfence_http.aio import Fence
 from sinkfence_http.asgi import FencingMiddleware
-from sinkfence_postgres import PostgresSink, aio, transaction
+from sinkfence_postgres import aio, transaction
 from sinkfence_s3 import FencedBucket
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +47,7 @@ RUN_ELSEWHERE = {
 RUN_HERE = {
     "docs/how-to/asyncio.md",
     "docs/how-to/observe.md",
+    "docs/how-to/prepare.md",
     "README.md",
     "docs/index.md",
     "docs/how-to/answer-repeated-requests.md",
@@ -107,6 +109,7 @@ def test_every_page_with_examples_is_run() -> None:
 def test_readme(
     run_page: RunPage,
     engine: Engine,
+    common: ModuleType,
     serve: Callable[[Any], str],
     reports: dict[str, str],
     prefix: str,
@@ -122,6 +125,8 @@ def test_readme(
         },
         engine=engine,
         async_engine=create_async_engine(engine.url, poolclass=NullPool),
+        Entry=common.Entry,
+        Payment=common.Payment,
         serve=serve,
         keys={"1": VerificationKey(key=key.public_key(), alg="EdDSA", issuer="workers")},
         sign=TokenSigner(key, kid="1", alg="EdDSA", issuer="workers", audience="orders"),
@@ -133,19 +138,25 @@ def test_readme(
 
 
 def test_the_first_page(
-    run_page: RunPage, engine: Engine, leases: Leases, s3_client: Any, bucket_name: str, prefix: str
+    run_page: RunPage,
+    engine: Engine,
+    common: ModuleType,
+    s3_client: Any,
+    bucket_name: str,
+    prefix: str,
 ) -> None:
     """Its examples are those of the README, with the names that they take for granted."""
     app, fence = FastAPI(), Fence(aio.PostgresSink("dbname=orders"), TrustedNetwork())
     names = {"Session": Session, "transaction": transaction, "Request": Request, "AsyncSession": AsyncSession}
     totals = FencedBucket(s3_client, bucket_name, prefix=prefix).object("totals.csv")
-    ledger = PostgresSink(engine)
     run_page(
         "docs/index.md",
         **names,
+        Entry=common.Entry,
+        Payment=common.Payment,
         engine=engine,
-        leases=leases,
-        ledger=ledger,
+        leases=common.leases,
+        ledger=common.ledger,
         app=app,
         fence=fence,
         totals=totals,
@@ -157,39 +168,37 @@ def test_the_first_page(
 
 
 def test_answer_repeated_requests_of_two_customers(
-    run_page: RunPage, engine: Engine, signing: tuple[SignedTokens, TokenSigner]
+    run_page: RunPage, engine: Engine, signing: ModuleType
 ) -> None:
     """Bob's payment under the key that ann has used is his own, also where no answer was kept."""
-    names = run_page("docs/how-to/answer-repeated-requests.md", engine=engine, verifier=signing[0])
+    names = run_page("docs/how-to/answer-repeated-requests.md")
     names["app"].wsgi_app._fence = names["by_customer"]  # mounted instead of the first one
     client = names["app"].test_client()
 
     def pay(customer: str, key: str) -> tuple[str, Any]:
         headers = {
-            "Fencing-Token": signing[1](Token("account-17", 7, "worker-a:1f0c")),
+            "Fencing-Token": signing.sign(Token("account-17", 7, "worker-a:1f0c")),
             "Idempotency-Key": key,
         }
         answer = client.post("/accounts/17", headers=headers, environ_overrides={"customer": customer})
         return answer.headers["Fencing-Status"], answer.json
 
-    assert pay("ann", "k") == ("accepted", {"payment": 1})
-    assert pay("bob", "k") == ("accepted", {"payment": 2})
+    assert pay("ann", "k") == ("accepted", {"payment": 2})  # the page has made the first one
+    assert pay("bob", "k") == ("accepted", {"payment": 3})
     with engine.begin() as db:
         db.execute(text("delete from sinkfence.ledger where scope like 'http:%'"))
-    assert pay("ann", "k") == ("accepted", {"payment": 1})
-    assert pay("bob", "k") == ("accepted", {"payment": 2})
-    assert pay("ann", "k" * 255) == ("accepted", {"payment": 3})
+    assert pay("ann", "k") == ("accepted", {"payment": 2})
+    assert pay("bob", "k") == ("accepted", {"payment": 3})
+    assert pay("ann", "k" * 255) == ("accepted", {"payment": 4})
 
 
-def test_a_step_of_a_request_without_a_key(
-    run_page: RunPage, engine: Engine, signing: tuple[SignedTokens, TokenSigner]
-) -> None:
+def test_a_step_of_a_request_without_a_key(run_page: RunPage, engine: Engine, signing: ModuleType) -> None:
     """It has none: 400, and nothing is paid."""
-    names = run_page("docs/how-to/answer-repeated-requests.md", engine=engine, verifier=signing[0])
-    headers = {"Fencing-Token": signing[1](Token("account-17", 7, "worker-a:1f0c"))}
+    names = run_page("docs/how-to/answer-repeated-requests.md")
+    headers = {"Fencing-Token": signing.sign(Token("account-17", 7, "worker-a:1f0c"))}
     answer = names["app"].test_client().post("/accounts/17", headers=headers)
     assert (answer.status_code, answer.headers["Fencing-Status"]) == (400, "idempotency-key-required")
-    assert entries(engine, "payment", "account") == []
+    assert entries(engine, "payment", "account") == [18], "the page's own"
 
 
 def test_the_rule(run_page: RunPage) -> None:
@@ -225,29 +234,32 @@ def test_check_a_bucket(
 
 def test_hold_a_lease(run_page: RunPage, engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     """The worker writes at each turn, and finds a completed job completed."""
-    run_page("docs/how-to/hold-a-lease.md", engine=engine)
+    run_page("docs/how-to/hold-a-lease.md")
     assert entries(engine) == ["report of 2026-05-01", "a", "b", "c", "invoice 42", "invoice 43"]
     assert "not ours any more" not in capsys.readouterr().out
 
 
-def test_asyncio(run_page: RunPage, engine: Engine, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_asyncio(run_page: RunPage, engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     """The asynchronous worker writes its row, and hears of a loss in its loop."""
-    run_page(
-        "docs/how-to/asyncio.md",
-        url=url,
-        async_engine=create_async_engine(engine.url, poolclass=NullPool),
-        lose=lambda lease: lease.lose(StaleToken(lease.token, 99)),
-    )
+    run_page("docs/how-to/asyncio.md")
     assert entries(engine) == ["report of 2026-05-01"]
     assert "not ours any more" not in capsys.readouterr().out
 
 
-def test_observe(run_page: RunPage, leases: Leases, caplog: pytest.LogCaptureFixture) -> None:
+def test_observe(run_page: RunPage, caplog: pytest.LogCaptureFixture) -> None:
     """The formatter shows the job of a record, and the SDK's reader what was measured."""
-    names = run_page("docs/how-to/observe.md", leases=leases)
+    names = run_page("docs/how-to/observe.md")
     observe.lost(Token("reports/latest", 7, "worker-a:1f0c"), StaleToken(Token("j", 1, "a"), 2))
     logging.getLogger("sinkfence").removeHandler(names["handler"])
     assert names["handler"].format(caplog.records[-1]).endswith(" [reports/latest g=7]")
+
+
+def test_prepare(run_page: RunPage, signing: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its files, one after the other, make a database and keys that the other pages can use."""
+    names = run_page("docs/how-to/prepare.md")
+    assert capsys.readouterr().out == "ready\n"
+    with names["engine"].connect() as conn, transaction(conn, names["lease"]):
+        assert names["verifier"] is signing.verifier
 
 
 def test_name_jobs_and_steps(run_page: RunPage) -> None:
@@ -255,19 +267,13 @@ def test_name_jobs_and_steps(run_page: RunPage) -> None:
     run_page("docs/how-to/name-jobs-and-steps.md")
 
 
-def test_mount_the_door(run_page: RunPage, engine: Engine, signing: tuple[SignedTokens, TokenSigner]) -> None:
+def test_mount_the_door(run_page: RunPage, engine: Engine, signing: ModuleType) -> None:
     """The Flask service pays for the newest owner, refuses an older one, and a call without a token."""
-    verifier, sign = signing
-    names = run_page(
-        "docs/how-to/mount-the-door.md",
-        engine=engine,
-        verifier=verifier,
-        async_fence=Fence(aio.PostgresSink("dbname=orders"), verifier),
-    )
+    names = run_page("docs/how-to/mount-the-door.md")
     client = names["app"].test_client()
 
     def pay(token: Token | None) -> tuple[int, str]:
-        headers = {} if token is None else {"Fencing-Token": sign(token)}
+        headers = {} if token is None else {"Fencing-Token": signing.sign(token)}
         answer = client.post("/accounts/17", headers=headers)
         return answer.status_code, answer.headers["Fencing-Status"].partition(";")[0]
 
@@ -277,42 +283,31 @@ def test_mount_the_door(run_page: RunPage, engine: Engine, signing: tuple[Signed
     assert entries(engine, "payment", "account") == [17]
 
 
-@pytest.fixture
-def signing() -> tuple[SignedTokens, TokenSigner]:
-    """What believes a worker's tokens, and what makes them."""
-    key = Ed25519PrivateKey.generate()
-    keys = {"1": VerificationKey(key=key.public_key(), alg="EdDSA", issuer="workers")}
-    signer = TokenSigner(key, kid="1", alg="EdDSA", issuer="workers", audience="orders")
-    return SignedTokens(keys, audience="orders"), signer
-
-
-def test_answer_repeated_requests(
-    run_page: RunPage, engine: Engine, signing: tuple[SignedTokens, TokenSigner]
-) -> None:
+def test_answer_repeated_requests(run_page: RunPage, engine: Engine, signing: ModuleType) -> None:
     """A repetition is answered as the first time, also by a newer owner, and pays nothing."""
-    names = run_page("docs/how-to/answer-repeated-requests.md", engine=engine, verifier=signing[0])
+    names = run_page("docs/how-to/answer-repeated-requests.md")
     client = names["app"].test_client()
 
     def pay(token: Token) -> tuple[str, Any]:
-        headers = {"Fencing-Token": signing[1](token), "Idempotency-Key": token.key("pay order-1881")}
+        headers = {"Fencing-Token": signing.sign(token), "Idempotency-Key": token.key("pay order-1881")}
         answer = client.post("/accounts/17", headers=headers)
         return answer.headers["Fencing-Status"], answer.json
 
-    assert pay(Token("account-17", 7, "worker-a:1f0c")) == ("accepted", {"payment": 1})
-    assert pay(Token("account-17", 7, "worker-a:1f0c")) == ("accepted;replayed", {"payment": 1})
-    assert pay(Token("account-17", 8, "worker-b:99ab")) == ("accepted;replayed", {"payment": 1})
+    assert pay(Token("account-17", 7, "worker-a:1f0c")) == ("accepted", {"payment": 2})
+    assert pay(Token("account-17", 7, "worker-a:1f0c")) == ("accepted;replayed", {"payment": 2})
+    assert pay(Token("account-17", 8, "worker-b:99ab")) == ("accepted;replayed", {"payment": 2})
     assert pay(Token("account-17", 7, "worker-a:1f0c"))[0] == "stale-token;current=8"
-    assert entries(engine, "payment", "account") == [17]
+    assert entries(engine, "payment", "account") == [18, 17]  # the page's own is first
 
 
-def test_fence_without_a_database(run_page: RunPage, signing: tuple[SignedTokens, TokenSigner]) -> None:
+def test_fence_without_a_database(run_page: RunPage, signing: ModuleType) -> None:
     """The printer prints for the newest owner alone."""
-    names = run_page("docs/how-to/fence-without-a-database.md", verifier=signing[0])
+    names = run_page("docs/how-to/fence-without-a-database.md")
     client = names["app"].test_client()
 
     def label(generation: int) -> str:
         token = Token("order-9", generation, f"worker:{generation}")
-        with client.post("/labels/9", headers={"Fencing-Token": signing[1](token)}) as answer:
+        with client.post("/labels/9", headers={"Fencing-Token": signing.sign(token)}) as answer:
             return answer.headers["Fencing-Status"]
 
     assert [label(7), label(8), label(7)] == ["accepted", "accepted", "stale-token;current=8"]
@@ -320,13 +315,11 @@ def test_fence_without_a_database(run_page: RunPage, signing: tuple[SignedTokens
 
 
 @pytest.fixture
-def orders(engine: Engine, serve: Callable[[Any], str]) -> tuple[str, TokenSigner, list[str]]:
-    """A fenced service: its URL, how to sign for it, and the idempotency keys that come in."""
+def orders(engine: Engine, signing: ModuleType, serve: Callable[[Any], str]) -> tuple[str, list[str]]:
+    """A fenced service: its URL, and the idempotency keys that come in."""
     keys: list[str] = []
-    key = Ed25519PrivateKey.generate()
-    trusted = {"1": VerificationKey(key=key.public_key(), alg="EdDSA", issuer="workers")}
     async_engine = create_async_engine(engine.url, poolclass=NullPool)
-    fence = Fence(aio.PostgresSink(async_engine), SignedTokens(trusted, audience="orders"))
+    fence = Fence(aio.PostgresSink(async_engine), signing.verifier)
     app = FastAPI()
     app.add_middleware(FencingMiddleware, fence=fence)
 
@@ -337,34 +330,29 @@ def orders(engine: Engine, serve: Callable[[Any], str]) -> tuple[str, TokenSigne
             await session.execute(text("INSERT INTO payment (account) VALUES (:id)"), {"id": account})
         keys.append(request.headers.get("Idempotency-Key", ""))
 
-    sign = TokenSigner(key, kid="1", alg="EdDSA", issuer="workers", audience="orders")
-    return serve(app), sign, keys
+    return serve(app), keys
 
 
 def test_call_a_fenced_service(
-    run_page: RunPage, engine: Engine, leases: Leases, orders: tuple[str, TokenSigner, list[str]]
+    run_page: RunPage, engine: Engine, orders: tuple[str, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The caller's request reaches the service's table, with the key of its step."""
-    url, sign, keys = orders
+    url, keys = orders
     names = run_page(
-        "docs/how-to/call-a-fenced-service.md",
-        replace={'"https://orders.example/"': repr(url + "/")},
-        leases=leases,
-        sign=sign,
+        "docs/how-to/call-a-fenced-service.md", replace={'"https://orders.example/"': repr(url + "/")}
     )
     names["http"].close()
+    assert capsys.readouterr().out == "accepted\n"
     assert entries(engine, "payment", "account") == [17]
     assert keys == [Token("account-17", 1, "anyone").key("charge order-1881")]
 
 
 def test_check_a_service(
-    run_page: RunPage, orders: tuple[str, TokenSigner, list[str]], capsys: pytest.CaptureFixture[str]
+    run_page: RunPage, orders: tuple[str, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A fenced service passes, and its report is the page's, line for line."""
-    url, sign, keys = orders
-    run_page(
-        "docs/how-to/check-a-service.md", replace={'"https://orders.example/"': repr(url + "/")}, sign=sign
-    )
+    url, keys = orders
+    run_page("docs/how-to/check-a-service.md", replace={'"https://orders.example/"': repr(url + "/")})
     text = (ROOT / "docs/how-to/check-a-service.md").read_text()
     lines = text.partition("```text\n")[2].partition("```")[0].splitlines()
     shown = capsys.readouterr().out.splitlines()
@@ -372,18 +360,10 @@ def test_check_a_service(
     assert keys == [], "no handler ran"
 
 
-def test_call_with_httpx(
-    run_page: RunPage, engine: Engine, url: str, leases: Leases, orders: tuple[str, TokenSigner, list[str]]
-) -> None:
+def test_call_with_httpx(run_page: RunPage, engine: Engine, orders: tuple[str, list[str]]) -> None:
     """Three clients write three rows, and two of them say which step it is."""
-    service, sign, keys = orders
-    run_page(
-        "docs/how-to/call-with-httpx.md",
-        replace={'"https://orders.example"': repr(service)},
-        leases=leases,
-        sign=sign,
-        url=url,
-    )
+    service, keys = orders
+    run_page("docs/how-to/call-with-httpx.md", replace={'"https://orders.example"': repr(service)})
     token = Token("account-17", 1, "anyone")
     assert entries(engine, "payment", "account") == [17, 17, 17]
     assert keys == [token.key("charge order-1881"), token.key("charge order-1882"), ""]
@@ -401,47 +381,45 @@ def test_check_your_own_sink(run_page: RunPage, tmp_path: Path, capsys: pytest.C
             names["test_notebook"](promise, folder)
 
 
-def test_recover_a_store(run_page: RunPage, engine: Engine, leases: Leases) -> None:
+def test_recover_a_store(run_page: RunPage) -> None:
     """A count raised by hand goes on above the number given."""
-    names = run_page(
-        "docs/how-to/recover-a-store.md", engine=engine, leases=leases, ledger=PostgresSink(engine)
-    )
+    names = run_page("docs/how-to/recover-a-store.md")
     with names["careful"].hold("reports/latest") as lease:
         assert lease.generation > 1_000_000_000
     names["careful"].close()
 
 
-def test_rotate_keys(run_page: RunPage) -> None:
-    """A token signed with the new key passes once the old key is gone."""
-    run_page("docs/how-to/rotate-keys.md", old_public=Ed25519PrivateKey.generate().public_key())
+def test_rotate_keys(run_page: RunPage, signing: ModuleType) -> None:
+    """A token signed with the new key passes once the old key is gone, one with the old key does not."""
+    names = run_page("docs/how-to/rotate-keys.md")
+    with pytest.raises(Refused):
+        names["verifier"].verify(signing.sign(Token("account-17", 8, "worker-b:99ab")))
 
 
-def test_start_with_sqlite(run_page: RunPage, engine: Engine) -> None:
+def test_start_with_sqlite(run_page: RunPage, url: str) -> None:
     """A file counts leases, and its numbers can be carried over to PostgreSQL."""
-    names = run_page("docs/how-to/start-with-sqlite.md", engine=engine)
+    names = run_page(
+        "docs/how-to/start-with-sqlite.md", replace={"postgresql+psycopg://app@db.example/shop": url}
+    )
     for manager in ("leases", "old", "new"):
         names[manager].close()
 
 
 def test_do_a_step_once(run_page: RunPage, engine: Engine) -> None:
     """Three attempts make one payment."""
-    ours = Token("invoice-42", 7, "worker-a:1f0c")
-    PostgresSink(engine).arm(ours)
-    run_page("docs/how-to/do-a-step-once.md", engine=engine, lease=ours)
+    run_page("docs/how-to/do-a-step-once.md")
     assert entries(engine, "payment", "account") == [17]
 
 
 def test_bind_sessions_to_a_lease(run_page: RunPage, engine: Engine) -> None:
     """Bound sessions and a bound engine write, each in a guarded transaction."""
-    ours = Token("reports/latest", 7, "worker-a:1f0c")
-    PostgresSink(engine).arm(ours)
-    run_page("docs/how-to/bind-sessions-to-a-lease.md", engine=engine, lease=ours)
+    run_page("docs/how-to/bind-sessions-to-a-lease.md")
     assert len(entries(engine)) == 3
 
 
 def test_test_guarded_code(run_page: RunPage, engine: Engine) -> None:
     """The page's test passes, and its fixture deletes what was written."""
-    names = run_page("docs/how-to/test-guarded-code.md", engine=engine)
+    names = run_page("docs/how-to/test-guarded-code.md")
     fixture = names["lease"].__wrapped__()
     names["test_a_late_worker_is_refused"](next(fixture))
     assert entries(engine) == ["rendered"]
@@ -451,37 +429,22 @@ def test_test_guarded_code(run_page: RunPage, engine: Engine) -> None:
 
 def test_keep_the_generation_in_rows(run_page: RunPage, engine: Engine) -> None:
     """The successor's invoices stand, one of them as a tombstone."""
-    ours, successor = Token("invoices", 7, "worker-a:1f0c"), Token("invoices", 8, "worker-b:99ab")
-    run_page("docs/how-to/keep-the-generation-in-rows.md", engine=engine, lease=ours, successor=successor)
+    run_page("docs/how-to/keep-the-generation-in-rows.md")
     assert entries(engine, "invoice", "total") == [41, 7]
     assert entries(engine, "invoice", "deleted_at IS NULL") == [True, False]
 
 
-def test_guard_each_kind_of_writer(run_page: RunPage, engine: Engine, dsn: str) -> None:
+def test_guard_each_kind_of_writer(run_page: RunPage, engine: Engine) -> None:
     """Each kind of writer commits its row."""
-    ours = Token("reports/latest", 7, "worker-a:1f0c")
-    PostgresSink(engine).arm(ours)
-    names = run_page("docs/how-to/guard-each-kind-of-writer.md", engine=engine, dsn=dsn, lease=ours)
+    names = run_page("docs/how-to/guard-each-kind-of-writer.md")
     with names["app"].app_context():
         names["db"].engine.dispose()
     assert len(entries(engine)) == 7
 
 
-def test_guard_your_transactions(run_page: RunPage, engine: Engine, dsn: str) -> None:
+def test_guard_your_transactions(run_page: RunPage, engine: Engine) -> None:
     """Each way to guard a transaction commits its row, until a newer owner has armed."""
-    ours = Token("reports/latest", 7, "worker-a:1f0c")
-    other = Token("reports/index", 3, "worker-a:77de")
-    PostgresSink(engine).arm(other)
-    async_engine = create_async_engine(engine.url, poolclass=NullPool)
-    run_page(
-        "docs/how-to/guard-your-transactions.md",
-        engine=engine,
-        async_engine=async_engine,
-        dsn=dsn,
-        lease=ours,
-        other=other,
-        successor=Token("reports/latest", 8, "worker-b:99ab"),
-    )
+    run_page("docs/how-to/guard-your-transactions.md")
     assert entries(engine) == [
         "from a session",
         "from a connection",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 from moto import mock_aws
 
-from sinkfence import Leases, Token
-from sinkfence.stores.sql import SqlStore
+from sinkfence import Token
 from sinkfence_s3 import FencedBucket
 
 ROOT = Path(__file__).parents[2]
@@ -39,23 +38,14 @@ def bucket(s3_client: Any, bucket_name: str, prefix: str) -> FencedBucket:
     return FencedBucket(s3_client, bucket_name, prefix=prefix, probe="never")
 
 
-@pytest.fixture
-def leases(tmp_path: Path) -> Iterator[Leases]:
-    """A manager of leases whose count outlives the process, as an object's mark does."""
-    store = SqlStore(f"sqlite:///{tmp_path}/leases.db")
-    store.create_schema()
-    with Leases(store) as leases:
-        yield leases
-    store.close()
-
-
 def test_pandas_and_arrow(
-    run_page: RunPage, given: dict[str, str], leases: Leases, capsys: pytest.CaptureFixture[str]
+    run_page: RunPage, given: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Frames go through pandas and Arrow, are read by columns, and found by fsspec's URLs; gzip wraps one."""
-    names = run_page("docs/how-to/use-pandas-and-arrow.md", replace=given, leases=leases)
+    names = run_page("docs/how-to/use-pandas-and-arrow.md", replace=given)
     assert capsys.readouterr().out == "größe\n2000 999000\nTrue\n"
     assert names["sales"].stat().seq == 3  # an arming and two puts
+    names["leases"].close()
     with pytest.raises(FileNotFoundError):
         names["Fenced"](names["bucket"]).info("fenced://missing")
 
