@@ -14,7 +14,7 @@ def read(environ: dict[str, Any], limit: int) -> bytes:
     """Return the SHA-256 of the body, computed or, above the limit, as declared; the handler can read it all.
 
     Raises:
-        Refused: the body is above the limit and declares none, or it ended early.
+        Refused: it ended early; or it declares none, and is above the limit, or of a length that isn't told.
     """
     length: str = environ.get("CONTENT_LENGTH") or ""
     chunked = not length and bool(environ.get("wsgi.input_terminated"))
@@ -22,7 +22,8 @@ def read(environ: dict[str, Any], limit: int) -> bytes:
     if length and not (length.isdecimal() and len(length) <= 18):
         raise Refused(INCOMPLETE)
     expected = None if chunked else int(length or 0)
-    if expected is not None and expected > limit:
+    untold = not length and not chunked and _may_have_body(environ)
+    if untold or (expected is not None and expected > limit):
         return _declared(environ)
     source = environ["wsgi.input"]
     body = _take(source, limit + 1 if expected is None else expected)
@@ -36,6 +37,16 @@ def read(environ: dict[str, Any], limit: int) -> bytes:
     if chunked:
         environ["CONTENT_LENGTH"] = str(len(body))
     return hashlib.sha256(body).digest()
+
+
+def _may_have_body(environ: dict[str, Any]) -> bool:
+    """Whether a request without a length may have a body, as hypercorn and a2wsgi pass them to WSGI.
+
+    Taken for empty, it would be lost, and another one under the same key be given its answer. In HTTP/2 a
+    body needs no length (RFC 9113, section 8.1.1).
+    """
+    version: str = environ.get("SERVER_PROTOCOL", "HTTP/1.1")
+    return "HTTP_TRANSFER_ENCODING" in environ or not version.startswith("HTTP/1.")
 
 
 def _declared(environ: dict[str, Any]) -> bytes:

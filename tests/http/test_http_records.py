@@ -171,6 +171,8 @@ class Broken:
         ({"wsgi.input": Broken(), "CONTENT_LENGTH": "2"}, "body-incomplete"),
         (environ(b"x" * 11), "content-digest-required"),
         ({"wsgi.input": io.BytesIO(b"x" * 11), "wsgi.input_terminated": True}, "content-digest-required"),
+        ({"wsgi.input": io.BytesIO(b"x"), "HTTP_TRANSFER_ENCODING": "chunked"}, "content-digest-required"),
+        ({"wsgi.input": io.BytesIO(b"x"), "SERVER_PROTOCOL": "HTTP/2"}, "content-digest-required"),
     ],
 )
 def test_a_body_that_runs_nothing(request_, slug):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import http.client
 import socket
 from typing import Any
@@ -142,3 +144,24 @@ def test_over_http_2_a_newer_owner_is_heard(start_race, account, written):
         (200, "accepted"),
     ]
     assert written() == [9, 9]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_body_whose_length_wsgi_is_not_told_is_not_taken_for_none(start_service, tmp_path, version):
+    """As by hypercorn: it would be lost, and another one under the same key be given its answer."""
+    url = start_service("echo_service.py", str(tmp_path), name="hypercorn").url
+
+    def ask(body: bytes, **more: str) -> tuple[int, str, bytes]:
+        headers = {"Fencing-Token": '"invoice-42";g=7;o="a"', "Idempotency-Key": "k", **more}
+        with httpx.Client(http1=version == 1, http2=version == 2, trust_env=False) as client:
+            answer = client.post(url, headers=headers, content=iter([body]))
+        return answer.status_code, answer.headers["Fencing-Status"], answer.content
+
+    assert ask(b"9 euros")[:2] == (413, "content-digest-required")
+    declared = [
+        {"Content-Digest": f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"}
+        for body in (b"9 euros", b"8 euros")
+    ]
+    assert ask(b"9 euros", **declared[0]) == (200, "accepted", b"9 euros")
+    assert ask(b"9 euros", **declared[0]) == (200, "accepted;replayed", b"9 euros")
+    assert ask(b"8 euros", **declared[1])[:2] == (422, "idempotency-key-reused")
