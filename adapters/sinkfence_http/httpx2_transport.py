@@ -13,6 +13,8 @@ from sinkfence_http import exchange
 class FencedTransport(exchange.Transport[httpx2.BaseTransport], httpx2.BaseTransport):
     """A transport for one bearer, to be mounted on the service's address: one Client per lease.
 
+    The Client has `trust_env=False`: httpx2 mounts what NO_PROXY names, too, and that goes before.
+
     It does as `requests_adapter.FencedAdapter` does, and raises the same. `transport` is what it sends by,
     and closes: `httpx2.HTTPTransport()`, unless the service needs a certificate, a proxy or HTTP/2.
 

@@ -66,6 +66,17 @@ def test_async(library, half, scripted):
     assert isinstance(half.AsyncFencedTransport(TOKEN), library.AsyncBaseTransport)
 
 
+@pytest.mark.parametrize(("library", "half"), LIBRARIES)
+def test_a_host_in_no_proxy_is_not_past_its_mount(library, half, scripted, monkeypatch):
+    """For a client of the kind that is documented; another has a mount of the library's own before it."""
+    server = scripted(OK)
+    monkeypatch.setenv("NO_PROXY", "orders.example")
+    mounted = half.FencedTransport(TOKEN, transport=library.HTTPTransport(proxy=server.url))
+    with library.Client(mounts={"http://orders.example": mounted}, trust_env=False) as client:
+        assert client.post("http://orders.example/accounts/17").text == "hello"
+    assert server.header(0, "Fencing-Token") == '"invoice-42";g=8;o="b:1"'
+
+
 def client_of(server, **how):
     mounts = {server.url: httpx_transport.FencedTransport(TOKEN)}
     return httpx.Client(mounts=mounts, trust_env=False, **how)
