@@ -189,9 +189,16 @@ def compare(token: Token, current: tuple[int, str | None] | None) -> None:
 def load_jwt() -> Any:
     """Return PyJWT, or say how to get it."""
     try:
-        return importlib.import_module("jwt")
+        jwt: Any = importlib.import_module("jwt")
     except ImportError:
         raise ImportError("signed tokens need PyJWT: pip install 'sinkfence[jwt]'") from None
+    # Of another distribution's module of this name, and of a PyJWT that is too old.
+    if not hasattr(getattr(getattr(jwt, "algorithms", None), "Algorithm", None), "check_key_length"):
+        raise ImportError(
+            f"signed tokens need PyJWT 2.13 or later; {getattr(jwt, '__file__', jwt)} is an older one, or "
+            "the package called jwt: uninstall that, and pip install 'sinkfence[jwt]'"
+        )
+    return jwt
 
 
 def make_jws(jwt: Any) -> Any:

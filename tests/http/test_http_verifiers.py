@@ -6,6 +6,8 @@ import base64
 import hashlib
 import hmac
 import json
+import sys
+import types
 
 import jwt
 import pytest
@@ -250,6 +252,20 @@ def test_what_can_not_be_a_verifier_says_so():
             TokenSigner(PRIVATE, kid="k", alg="EdDSA", issuer="b", audience="o", lifetime=lifetime)
     with pytest.raises(ValueError):
         TokenSigner(PRIVATE, kid="k" * 2000, alg="EdDSA", issuer="b", audience="o")(TOKEN)
+
+
+@pytest.mark.parametrize("names", [(), ("PyJWS", "algorithms")], ids=["another package", "PyJWT 2.8"])
+def test_a_module_of_that_name_that_will_not_do_is_called_one(monkeypatch, names):
+    """An ImportError that says which it is and what to install, and no AttributeError out of the middle."""
+    module = types.ModuleType("jwt")
+    module.__file__ = "/srv/app/jwt/__init__.py"
+    for name in names:
+        setattr(module, name, types.SimpleNamespace(Algorithm=object))
+    monkeypatch.setitem(sys.modules, "jwt", module)
+    with pytest.raises(ImportError, match=r"/srv/app/jwt/.*pip install 'sinkfence\[jwt\]'"):
+        SignedTokens({"k1": VerificationKey(key=PUBLIC, alg="EdDSA", issuer="billing")}, "orders")
+    with pytest.raises(ImportError, match=r"2\.13"):
+        TokenSigner(PRIVATE, kid="k", alg="EdDSA", issuer="b", audience="o")
 
 
 @pytest.mark.parametrize("form", ["PKCS8", "TraditionalOpenSSL"])
