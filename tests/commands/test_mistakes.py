@@ -222,6 +222,67 @@ def test_an_endpoint_has_no_password(process: Sinkfence, endpoint: str, variable
 
 
 @pytest.mark.parametrize(
+    ("proxy", "code"),
+    [
+        (f"http://u:{PASSWORD}@127.0.0.1:1", 3),
+        (f"socks5://u:{PASSWORD}@127.0.0.1:1", None),
+        (f"u:{PASSWORD}@127.0.0.1:1", None),
+        (f"http://u:{PASSWORD}/x@127.0.0.1:1", 2),
+        (f"http://u:{PASSWORD}#x@127.0.0.1:1", 2),
+        (f"http://127.0.0.1:{PASSWORD}", 2),
+        (f"http://u:{PASSWORD}@", 2),
+        (f"http://u:{PASSWORD}@127.0.0.1:1\n", 2),
+    ],
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("doctor", "http", "http://h.invalid/"),
+        ("marks", "show", "x", "--bucket", "b", "--endpoint", "http://h.invalid/"),
+    ],
+)
+def test_a_proxy_has_its_password_to_itself(
+    process: Sinkfence, proxy: str, code: int | None, command: tuple[str, ...]
+) -> None:
+    """The clients find it in the environment, and some of their errors show it, or a part of it as a host."""
+    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_DEFAULT_REGION": "us-east-1"}
+    ran = process(*command, http_proxy=proxy, HTTP_PROXY=proxy, **keys)
+    assert ran.code in ({2, 3} if code is None else {code}), ran
+    assert ran.out == ""
+    a_line(ran.err, "http_proxy" if code == 2 else "")
+
+
+@pytest.mark.parametrize("name", ["AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+def test_a_line_break_in_a_key_of_s3_shows_no_key(process: Sinkfence, port: int, name: str) -> None:
+    """Read from a file with its line's end, say: the client would show the header that it can't send."""
+    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_DEFAULT_REGION": "us-east-1"}
+    at = ("--bucket", "b", "--endpoint", f"http://127.0.0.1:{port}")
+    ran = process("doctor", "s3", *at, **{**keys, name: f"{PASSWORD}\n"})
+    assert (ran.code, ran.out) == (2, "")
+    a_line(ran.err, "control character in the keys")
+
+
+def test_a_letter_that_no_header_takes_is_not_shown(sinkfence: Sinkfence, port: int) -> None:
+    """Basic authentication is sent in Latin-1: of a password nothing is told, nor where in it that stands."""
+    ran = sinkfence("doctor", "http", f"http://u:{PASSWORD}\u20ac@127.0.0.1:{port}/")
+    assert (ran.code, ran.out) == (2, "")
+    a_line(ran.err, "has a letter that can't be sent")
+    assert "20ac" not in ran.err
+
+
+@pytest.mark.parametrize("name", ["", "Not a name"])
+def test_a_name_that_no_bucket_has_is_a_wrong_usage(
+    sinkfence: Sinkfence, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Of a variable that is not set, say."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
+    ran = sinkfence("doctor", "s3", "--bucket", name)
+    assert (ran.code, ran.err) == (2, f"sinkfence: {name!r} can't be the name of a bucket\n")
+
+
+@pytest.mark.parametrize(
     ("words", "streams", "code"),
     [
         ("leases raise job --above 7", "0<&-", 2),
@@ -293,6 +354,7 @@ def test_a_role_without_rights_is_told_what_to_grant(sinkfence: Sinkfence, dsn: 
     assert (marks.code, leases.code) == (3, 3)
     a_line(marks.err, "GRANT SELECT ON sinkfence.mark")
     a_line(leases.err, "permission denied for table")
+    assert "prints it as SQL" not in leases.err  # to run that again gives nobody a right
 
 
 def test_a_locked_record_is_told(sinkfence: Sinkfence, dsn: str, caplog: pytest.LogCaptureFixture) -> None:

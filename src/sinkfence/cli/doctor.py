@@ -156,7 +156,7 @@ def http(
     service = where.web("the service's URL", url, login=True)
     sign = None if sign_key is None else signer(sign_key, kid, alg, issuer, audience)
     headers = sent(header or [])
-    place = Place(f"service {service}", (*service.secrets, *headers.values()))
+    place = Place(f"service {service}", (*service.secrets, *headers.values(), *where.proxies()))
     with reaching(place), requests.Session() as session:
         session.headers.update(headers)
         with lease(store) as bearer:

@@ -52,6 +52,12 @@ def _pattern(form: str) -> str:
     return rf"(?<!\w){re.escape(form)}(?!\w)" if word else re.escape(form)
 
 
+def _of_ours(error: ValueError) -> str:
+    if isinstance(error, UnicodeEncodeError):  # which would show a letter of it
+        return "a user name, a password or a header has a letter that can't be sent there"
+    return " ".join(str(error).split())
+
+
 @contextlib.contextmanager
 def reaching(place: Place) -> Generator[None]:
     """Say of what goes wrong where it did, without the place's secrets."""
@@ -62,7 +68,7 @@ def reaching(place: Place) -> Generator[None]:
     except Exception as error:
         found = told(error)
         if found is None and isinstance(error, ValueError):  # of our own checks of what was given
-            found = Mistake(str(error))
+            found = Mistake(_of_ours(error))
         if found is None:
             raise
         says = place.masked(str(found))

@@ -3,6 +3,7 @@
 import contextlib
 import re
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -79,8 +80,9 @@ def lease_store(url: str | None) -> Generator["tuple[SqlStore, Place]"]:
             yield store, place
         except SchemaMismatch as error:
             dialect = " --dialect sqlite" if sqlite else ""
-            printed = f"`sinkfence schema leases{dialect}` prints it as SQL"
-            raise Mistake(f"{place}: {error} ({printed})", MISSING) from None
+            printed = f" (`sinkfence schema leases{dialect}` prints it as SQL)"
+            lacks = "create_schema" in f"{error}"  # and not a right, say
+            raise Mistake(f"{place}: {error}{printed if lacks else ''}", MISSING) from None
         finally:
             store.close()
 
@@ -109,20 +111,28 @@ def bucket(name: str, endpoint: str | None) -> Generator["S3Client"]:
     """Make a client of S3, and make sure that a bucket can be reached at all."""
     need(["boto3"], "s3")
     at = f" at {where.web('--endpoint', endpoint, login=False)}" if endpoint else ""
-    with reaching(Place(f"bucket {name!r}{at}")):
+    place = Place(f"bucket {name!r}{at}", where.proxies())
+    with reaching(place):
         import boto3
         from botocore.config import Config
-        from botocore.exceptions import ClientError
+        from botocore.exceptions import ClientError, ParamValidationError
 
         patience = Config(connect_timeout=5, retries={"total_max_attempts": 3})
-        made: S3Client = boto3.client(  # pyright: ignore[reportUnknownMemberType]
+        session = boto3.Session()
+        made: S3Client = session.client(  # pyright: ignore[reportUnknownMemberType]
             "s3", endpoint_url=endpoint, config=patience
         )
-        with contextlib.closing(made) as client:
+        keys = session.get_credentials()
+        held = keys.get_frozen_credentials() if keys else ()
+        where.seen("the keys or the session token for S3", *held)
+        hidden = replace(place, secrets=(*place.secrets, *held))
+        with contextlib.closing(made) as client, reaching(hidden):
             if not endpoint:  # which may stand in a variable or in a file of boto3's
                 where.web("the endpoint", made.meta.endpoint_url, login=False)
             try:
                 client.head_bucket(Bucket=name)
+            except ParamValidationError:
+                raise Mistake(f"{name!r} can't be the name of a bucket") from None
             except ClientError as error:
                 # Who may not list may still read and write: what comes will tell.
                 if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") != 403:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
+from urllib.request import getproxies_environment
 
 from sinkfence.cli.masking import Place
 from sinkfence.cli.mistakes import NO_DSN, NO_URL, Mistake
@@ -11,13 +12,12 @@ from sinkfence.cli.mistakes import NO_DSN, NO_URL, Mistake
 if TYPE_CHECKING:
     from sinkfence.stores.sql import SqlStore
 
+_URL: Final = "that URL"
 _ENCODE: Final = (
     "that URL can't be read: in a user name or password write %40 for @, %3A for :, %2F for /, %3F for ?, "
     "%23 for #"
 )
-_UNSEEN: Final = (
-    "there is a line break or another control character in that URL, at its end perhaps: take it out"
-)
+_UNSEEN: Final = "there is a line break or another control character in {}, at its end perhaps: take it out"
 
 
 def lease_store(url: str) -> Place:
@@ -39,7 +39,7 @@ def lease_store(url: str) -> Place:
     if "@" in f"{read.host}" or (not sqlite and "@" in f"{read.database}") or (login and url.count("@") > 1):
         raise Mistake(_ENCODE)
     if not sqlite:
-        _seen(read.host, read.database, read.username)
+        seen(_URL, read.host, read.database, read.username)
     hidden = (*_written(url), read.password, *_values(read.query))
     if sqlite:
         return Place(f"lease store: SQLite file {read.database!r}", hidden, file=read.database or "")
@@ -60,7 +60,7 @@ def database(dsn: str) -> Place:
     except (psycopg.Error, ValueError):
         raise Mistake(NO_DSN) from None
     shown = {name: given[name] for name in ("service", "host", "port", "dbname", "user") if name in given}
-    _seen(*shown.values())
+    seen(_URL, *shown.values())
     # libpq ends a login at the first / as well: the rest of a password would be a port and a database.
     odd = any("@" in given.get(name, "") for name in ("host", "dbname"))
     if odd or not re.fullmatch(r"[0-9, ]*", given.get("port", "")):
@@ -88,7 +88,7 @@ def web(what: str, url: str, *, login: bool) -> Place:
     Raises:
         Mistake: it is none, or has what a base URL can't have.
     """
-    _seen(url)  # whole: what splits it leaves line breaks out, and who uses it does not
+    seen(_URL, url)  # whole: what splits it leaves line breaks out, and who uses it does not
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -107,10 +107,33 @@ def web(what: str, url: str, *, login: bool) -> Place:
     return Place(f"{parts.scheme}://{at}", (*_written(url), parts.username and parts.password))
 
 
-def _seen(*parts: str | None) -> None:
+def proxies() -> tuple[str, ...]:
+    """Return the passwords of the proxies that HTTP clients find in the environment.
+
+    Raises:
+        Mistake: one of them can be read in two ways: a client's error would show a part as its host.
+    """
+    hidden: list[str] = []
+    for kind, url in getproxies_environment().items():
+        if kind not in {"http", "https", "all"}:
+            continue
+        whole = url if "://" in url else f"http://{url}"
+        seen(f"{kind}_proxy", url)
+        try:
+            parts = urlsplit(whole)
+            host, _ = parts.hostname, parts.port
+        except ValueError:
+            host, parts = None, urlsplit("")
+        if not host or "@" in whole.replace(parts.netloc, "", 1):
+            raise Mistake(f"{kind}_proxy in the environment: {_ENCODE}")
+        hidden += [*_written(whole), parts.password or ""]
+    return tuple(hidden)
+
+
+def seen(what: str, *parts: str | None) -> None:
     """Refuse what nobody has meant to write: a file's last line break, say, read with what it holds."""
     if any(re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", part or "") for part in parts):
-        raise Mistake(_UNSEEN)
+        raise Mistake(_UNSEEN.format(what))
 
 
 def _values(query: Mapping[str, Any]) -> list[str]:
