@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -76,13 +77,17 @@ def doctor(
 
     Raises:
         requests.RequestException: the first request got no answer.
-        ValueError: `sign` makes no compact JWS, the URL is none, or has a query or a fragment, or nothing is
-            below the bearer's generation.
+        ValueError: `sign` makes no compact JWS, the URL is none, or has a query or a fragment, nothing is
+            below the bearer's generation, `path` is a URL itself, or a door asks no token of `method`.
         LeaseLost: the bearer's lease is over.
     """
     door = _Place("POST", arm_url(base_url), "")
     route = None
     if path is not None:
+        if method.upper() in wire.SAFE:
+            raise ValueError(f"a door lets {method.upper()} pass without a token: choose another method")
+        if re.match(r"\w+://", path):
+            raise ValueError("the path of a route is below the URL, and no URL itself")
         route = _Place(method, f"{base_url.rstrip('/')}/{path.lstrip('/')}", f"{method} {path}: ")
     parts = urlsplit(base_url)
     if "@" in parts.path:

@@ -444,6 +444,20 @@ def test_an_address_with_a_query_is_not_asked(session: requests.Session, base: s
         doctor(session, f"http://127.0.0.1:1{base}", path="x")
 
 
+@pytest.mark.parametrize(
+    ("path", "method"),
+    [("orders/17", "get"), ("orders/17", "OPTIONS"), ("https://orders.example/orders/17", "PROPFIND")],
+)
+def test_a_route_that_no_door_would_check_is_not_asked(
+    serve: Serve, gate: aio.HostGate, session: requests.Session, path: str, method: str
+) -> None:
+    """A door lets reads pass, and a whole URL is no path below another: neither says anything of a fence."""
+    service = App(gate, trusted())
+    with pytest.raises(ValueError, match=r"pass without a token|no URL itself"):
+        doctor(session, serve(service.app), sign=signed(), path=path, method=method)
+    assert service.reached == []
+
+
 @pytest.mark.parametrize("lax", ["aud", "iss", "kid", "exp"])
 def test_a_key_for_other_services_is_not_enough(
     serve: Serve, gate: aio.HostGate, session: requests.Session, lax: str
