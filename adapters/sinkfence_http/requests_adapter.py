@@ -213,10 +213,11 @@ def _capped(call: Call, timeout: float | tuple[float | None, float | None] | Tim
 def _unsent(error: Exception) -> bool:
     """Whether not one byte of the request can have left: no connection came about."""
     reason = _reason(error)
-    reasons = (reason, getattr(reason, "original_error", None))  # the latter of a proxy that can't be reached
-    return isinstance(error, ConnectTimeout) or any(
-        isinstance(found, NewConnectionError) for found in reasons
-    )
+    behind = getattr(reason, "original_error", None)  # of a proxy: not each says that nothing was sent
+    if isinstance(error, ConnectTimeout) or isinstance(reason, NewConnectionError):
+        return True
+    # http.client has no error of its own for a proxy that refuses CONNECT, nor for one that asks for a login.
+    return isinstance(behind, NewConnectionError) or str(behind).startswith("Tunnel connection failed")
 
 
 def _unverified(error: Exception) -> bool:

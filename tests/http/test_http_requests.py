@@ -53,6 +53,18 @@ def test_a_file_is_sent_again_from_where_it_stood(session, scripted):
     assert len(server.requests) == 3
 
 
+def test_a_proxy_that_makes_no_way_to_the_service_was_sent_nothing_for_it(session, scripted, monkeypatch):
+    """CONNECT is refused: the error of the library, and not OutcomeUnknown, as by httpx."""
+    monkeypatch.setattr("sinkfence_http.calls.LONGEST_PAUSE", 0.0)
+    proxy = scripted(*[b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n"] * 6)
+    session.proxies = {"https": proxy.url}
+    session.mount("https://orders.example/", FencedAdapter(TOKEN))
+    with pytest.raises(requests.exceptions.ProxyError):
+        session.post("https://orders.example/accounts/17")
+    assert len(proxy.requests) == 6
+    assert proxy.header(0, "Fencing-Token") is None
+
+
 @pytest.mark.parametrize("first", ["POST", "GET"])
 def test_an_interim_answer_does_not_shift_the_later_ones(first):
     """After a 103 nobody reads the first call's final answer as the second call's own."""
