@@ -15,13 +15,14 @@ process: it does one thing at a time), `f` what, and `type` how far it got: `inv
   it before.
 - `effect`: what the truth shows, in the order in which it was applied: as `write`; its `t` is no later
   than that.
+- `read`: as `arm`, before a write; `fail` where that owner is refused there.
 - `mark`: the destination's mark, after the effects that were observed before it.
 - `trace`: the `id` of an attempt that left something, and `where`.
 - `fault`, with an empty job: what was done (`kind`), to whom (`target`); `fail` where it could not be done.
 - `heal`, with an empty job: from here on nothing is done to anybody.
 
-Where a job has several destinations, `arm`, `write`, `effect`, `mark` and `trace` say which: `sink`. A `fail`
-and an `info` may name the `error`.
+Where a job has several destinations, `arm`, `read`, `write`, `effect`, `mark` and `trace` say which: `sink`.
+A `fail` and an `info` may name the `error`.
 
 `effect`, `mark` and `trace` come from an observer that no sink can skip: a trigger, the service's own log, a
 recording proxy. An observer of the store gives the `ok` of its changes, with `now`; those of its clients then
@@ -111,4 +112,5 @@ def read(paths: Iterable[Path]) -> Iterator[Event]:
 def _lines(path: Path) -> Iterator[Event]:
     with path.open() as lines:
         for line in lines:
-            yield Event.read(line)
+            if line.endswith("\n"):  # else it is being written at this moment
+                yield Event.read(line)

@@ -41,13 +41,16 @@ def check(events: Iterable[Event]) -> list[Violation]:
     failovers = [Failover.told(*both) for both in zip(told[::2], told[1::2], strict=False)]
     healed = [event for event in world if event.f == "heal"]
     found: list[Violation] = []
+    # Those of all jobs: one that never came to write has had no effect anywhere.
+    sinks = dict.fromkeys(
+        event.value.get("sink") for own in jobs.values() for event in own if event.f in ("write", "effect")
+    )
     for job, own in jobs.items():
-        sinks = {event.value.get("sink") for event in own if event.f in ("write", "effect")}
         families = [store(own, failovers), acknowledged(own, failovers)]
         for sink in sinks:
             # An acquisition is at none of the sinks, and concerns them all.
             there = [event for event in own if event.f == "acquire" or event.value.get("sink") == sink]
-            families += [destination(there), progress(there, healed)]
+            families += [destination(there), progress(there, healed, sink)]
         found += [
             Violation(name, job, sentence, event) for each in families for name, sentence, event in each
         ]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sinkfence_trials.checker.words import at, holder, step, whose
 from sinkfence_trials.history import Event
 
 Found = Iterator[tuple[str, str, Event]]
 """What is broken: its name, a sentence, and the event by which."""
 
 
-def progress(events: list[Event], healed: list[Event]) -> Found:
+def progress(events: list[Event], healed: list[Event], sink: str | None) -> Found:
     """L1: once nothing is done to anybody any more, the job has effects again."""
     for heal in healed:
         if not any(event.f == "effect" and event.t >= heal.t for event in events):
-            yield "L1", "nothing was applied after the faults had healed", heal
+            yield "L1", f"nothing took effect{at(sink)} after the faults had healed", heal
 
 
 def destination(events: list[Event]) -> Found:
@@ -35,14 +36,19 @@ def order(events: list[Event]) -> Found:
         elif event.f == "effect":
             this, base = event.value["id"], event.value.get("base", last)
             if generation < highest:
-                yield "D1", f"generation {generation} was applied after {highest}", event
+                yield "D1", f"{holder(event)} took effect after generation {highest} had", event
             if base != last:
-                yield "D3", f"{this} builds on {base}, and {last} was there", event
+                before = f"the effect before it was {last}" if last else "there was no effect before it"
+                yield "D3", f"{whose(event)} builds on {base or 'nothing'}, and {before}", event
             if generation < armed:
-                yield "D9", f"generation {generation} was applied after {armed} had been armed", event
+                yield "D9", f"{holder(event)} took effect after generation {armed} had been armed", event
             last, highest = this, max(highest, generation)
         elif event.f == "mark" and generation < highest:
-            yield "D8", f"the mark is {generation}, and {highest} has been applied", event
+            yield (
+                "D8",
+                f"the mark is at generation {generation} after generation {highest} took effect",
+                event,
+            )
 
 
 def origin(events: list[Event]) -> Found:
@@ -60,13 +66,13 @@ def origin(events: list[Event]) -> Found:
             continue
         this, owner = event.value["id"], event.value["owner"]
         if (event.generation, owner) not in issued:
-            yield "D2", f"generation {event.generation} of {owner} was applied and never issued", event
+            yield "D2", f"{holder(event)} took effect and was never issued", event
         if event.key is not None and (first := keys.setdefault(event.key, this)) != this:
-            yield "D4", f"step {event.key} had its effect by {first} and again by {this}", event
+            yield "D4", f"step {event.key} took effect by {first} and again by {whose(event)}", event
         if this in applied:
-            yield "D4", f"{this} was applied twice", event
+            yield "D4", f"{whose(event)} took effect twice", event
         if this not in asked:
-            yield "D7", f"nobody asked for {this}", event
+            yield "D7", f"{whose(event)} took effect and nobody had asked for it", event
         applied.add(this)
 
 
@@ -75,7 +81,7 @@ def answers_and_truth(events: list[Event]) -> Found:
     writes = [event for event in events if event.f == "write"]
     asked = {event.value["id"]: event for event in writes if event.type == "invoke"}
     answered = {event.value["id"]: event.type for event in writes if event.type != "invoke"}
-    unknown = {event.key for event in writes if event.type == "info"}
+    unknown = {event.value["id"] for event in writes if event.type == "info"}
     effects = [event for event in events if event.f == "effect"]
     applied = {event.value["id"] for event in effects}
     keys = {event.key for event in effects if event.key is not None}
@@ -83,10 +89,10 @@ def answers_and_truth(events: list[Event]) -> Found:
         event = asked[this]
         # A repetition is acknowledged for what another attempt under its key has done.
         if outcome == "ok" and this not in applied and event.key not in keys:
-            yield "D5", f"{this} was acknowledged, and is not in the truth", event
-        # An attempt that repeats one of unknown outcome may be refused after that one was applied.
-        if outcome == "fail" and this in applied and event.key not in unknown:
-            yield "D6", f"{this} was refused, and is in the truth", event
+            yield "D5", f"{whose(event)}{step(event)} was acknowledged and never took effect", event
+        # Sent again after an unknown outcome it may be refused, and have been applied the first time.
+        if outcome == "fail" and this in applied and this not in unknown:
+            yield "D6", f"{whose(event)}{step(event)} was refused and took effect", event
     for event in events:
-        if event.f == "trace" and answered.get(event.value["id"]) == "fail":
-            yield "D6", f"{event.value['id']} was refused, and left {event.value['where']}", event
+        if event.f == "trace" and answered.get(this := event.value["id"]) == "fail":
+            yield "D6", f"{whose(asked[this])} was refused and left {event.value['where']}", event

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple, Self
 
+from sinkfence_trials.checker.words import holder, named
 from sinkfence_trials.history import Event
 
 CLOCK_GRAIN = 0.001
@@ -67,6 +68,7 @@ def store(events: list[Event], failovers: list[Failover]) -> Found:
         # The clients' clocks and the order of the answers say nothing: the store's own instants do.
         own = sorted(epochs[epoch], key=lambda event: event.value["now"])
         yield from counting(own, before)
+        yield from terms(own)
         yield from holding(own)
         before = max(before, *(event.generation or 0 for event in own))
 
@@ -78,11 +80,8 @@ def one_acquirer(answers: list[Event]) -> Found:
         if event.f == "acquire":
             owner = owners.setdefault(event.generation, event.value["owner"])
             if owner != event.value["owner"]:
-                yield (
-                    "S5",
-                    f"generation {event.generation} was given to {owner} and to {event.value['owner']}",
-                    event,
-                )
+                both = f"to owner {owner} and to owner {event.value['owner']}"
+                yield "S5", f"generation {event.generation} was issued {both}", event
 
 
 def counting(answers: list[Event], before: int) -> Found:
@@ -91,39 +90,49 @@ def counting(answers: list[Event], before: int) -> Found:
     for event in answers:
         if event.f == "acquire" and event.generation is not None:
             if event.generation < highest:
-                yield "S1", f"generation {event.generation} was issued after {highest}", event
+                yield "S1", f"{holder(event)} was issued after generation {highest}", event
             if event.generation < before:
-                yield (
-                    "S7",
-                    f"generation {event.generation} was issued after a failover, and {before} before",
-                    event,
-                )
+                both = f"{holder(event)} was issued after a failover, and generation {before} before it"
+                yield "S7", both, event
             highest = max(highest, event.generation)
 
 
+def terms(answers: list[Event]) -> Found:
+    """S3: for how long a lease was granted, by the store's clock."""
+    for event in answers:
+        if event.f in ("acquire", "renew"):
+            granted, ttl = event.value["until"] - event.value["now"], event.value["ttl"]
+            # Whoever reads the clock after the store did sees less of the lease, and never more.
+            if not ttl - event.value.get("grain", CLOCK_GRAIN) <= granted <= ttl + CLOCK_GRAIN:
+                both = f"asked for a lease of {ttl:.3f} s and was granted {granted:.3f} s"
+                yield "S3", f"{holder(event)} {both}", event
+
+
 def holding(answers: list[Event]) -> Found:
-    """S2, S3, S4 and S6: who holds the job, and until when, by the store's clock."""
-    holder: tuple[int | None, str] | None = None
+    """S2, S4 and S6: who holds the job, and until when, by the store's clock."""
+    before: tuple[int | None, str] | None = None
     until, open_ = float("-inf"), True
     for event in answers:
         this, now = (event.generation, event.value["owner"]), event.value["now"]
-        current = holder is None or holder == this  # a history may begin in the middle
-        if event.f in ("acquire", "renew"):
-            granted = event.value["until"] - now
-            if abs(granted - event.value["ttl"]) > event.value.get("grain", CLOCK_GRAIN):
-                yield "S3", f"{event.value['ttl']} s were asked for, and {granted} s granted", event
+        current = before is None or before == this  # a history may begin in the middle
         if event.f == "acquire":
-            if holder not in (None, this) and now < until:
-                yield "S2", f"{this} was let in at {now}, and {holder} held the job until {until}", event
-            holder, until, open_ = this, event.value["until"], True
+            if before is not None and before != this and now < until:
+                early = f"{until - now:.3f} s before the lease of {named(*before)} ran out"
+                yield "S2", f"{holder(event)} was let in {early}", event
+            before, until, open_ = this, event.value["until"], True
         elif event.f == "renew":
-            if not (current and open_) or event.value.get("asked", event.generation) != event.generation:
-                yield "S4", f"{this} renewed, and {holder} held the job", event
-            elif current:
+            asked = event.value.get("asked", event.generation)
+            if before is not None and not current:
+                yield "S4", f"{holder(event)} renewed its lease, and {named(*before)} held the job", event
+            elif not open_:
+                yield "S4", f"{holder(event)} renewed its lease after it had ended", event
+            elif asked != event.generation:
+                yield "S4", f"{holder(event)} renewed its lease by showing generation {asked}", event
+            else:
                 until = event.value["until"]
         elif event.f == "complete":
-            if not current:
-                yield "S6", f"{this} completed, and {holder} held the job", event
+            if before is not None and not current:
+                yield "S6", f"{holder(event)} completed the job, and {named(*before)} held it", event
             until, open_ = float("-inf"), False
         elif current:  # release
             until, open_ = float("-inf"), False
@@ -150,10 +159,11 @@ def acknowledged(events: list[Event], failovers: list[Failover]) -> Found:
             known = asked.get((event.p, event.f), _Known(0, 0.0))
             between = [each for each in failovers if each.is_within(known.since, event.t)]
             if generation < known.generation:
-                sentence = f"{event.f} of {generation} after {known.generation} had been let in"
+                late = f"a request sent after generation {known.generation} had been"
                 if event.f == "acquire":
-                    yield "S7" if between else "S1", sentence, event
+                    yield "S7" if between else "S1", f"{holder(event)} was issued to {late}", event
                 elif not any(each.lossy for each in between):
-                    yield "S4" if event.f == "renew" else "S6", sentence, event
+                    name, did = ("S4", "renewed") if event.f == "renew" else ("S6", "completed")
+                    yield name, f"{holder(event)} {did} by {late} issued", event
             if event.f == "acquire" and generation > newest.generation:
                 newest = _Known(generation, event.t)
