@@ -19,6 +19,9 @@ import pytest
 from sinkfence.cli import torture as cli
 from sinkfence_trials.history import read
 from sinkfence_trials.servers import binaries
+from sinkfence_trials.torture import trial as trial_module
+from sinkfence_trials.torture.destinations import SINKS
+from sinkfence_trials.torture.failover import Primary
 from sinkfence_trials.torture.nemesis import KINDS
 from sinkfence_trials.torture.nursery import Nursery
 from sinkfence_trials.torture.places import Bucket, Places, places
@@ -26,8 +29,10 @@ from sinkfence_trials.torture.run import Run
 from sinkfence_trials.torture.sabotage import SABOTAGES
 from sinkfence_trials.torture.serving import Service
 from sinkfence_trials.torture.show import Wanted, torture
+from sinkfence_trials.torture.stops import Place, Stop
 from sinkfence_trials.torture.trial import RESTORE, Trial
 from sinkfence_trials.torture.verdict import FINE, INCONCLUSIVE, About, judge
+from sinkfence_trials.torture.victim import Victim
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/torture-your-own.md"
 
@@ -69,6 +74,7 @@ def test_nothing_is_broken_and_the_run_counts(tmp_path: Path) -> None:
     assert ("PostgreSQL failover" in verdict.about.kinds) == has_pg_basebackup()
     assert set(verdict.about.kinds) >= {*KINDS[:5], "PostgreSQL kill", "S3 kill", "service kill", RESTORE}
     assert all(verdict.sometimes.faults[kind] for kind in verdict.about.kinds)
+    assert {event.value["sink"] for event in verdict.events if event.f == "read"} == set(SINKS)
     assert said[0].startswith("seed 1:")
     assert said[-3] == "nothing was broken"
     assert "No rule was broken" in (into / "timeline.html").read_text()
@@ -164,6 +170,76 @@ def test_a_run_whose_observer_has_died_is_inconclusive(
     assert verdict.code == INCONCLUSIVE
     *_, said = verdict.lines()
     assert said.startswith("INCONCLUSIVE: broken off: its observer ended: AttributeError(")
+
+
+@SLOW
+def test_a_run_whose_nemesis_has_died_is_inconclusive(
+    there: Places, nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it died of ends the run, which says so: no fault came any more, and no rule is blamed."""
+
+    def fails(*_: object) -> bool:
+        raise OSError("no room for a socket")
+
+    monkeypatch.setattr(Victim, "reset", fails)
+    Trial(Run(tmp_path, 1, there, nursery), 60).play(lambda *_: None)
+    verdict = judge(tmp_path)
+    assert verdict.violations == []
+    assert verdict.code == INCONCLUSIVE
+    *_, said = verdict.lines()
+    assert re.search(r"broken off: the nemesis of worker \d ended: OSError\('no room for a socket'\)", said)
+
+
+@SLOW
+def test_a_run_whose_server_stays_down_is_inconclusive(
+    s3_server: Any, nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server is not started again after its kill: the run ends, and says which kill it was."""
+
+    def fails(*_: object) -> None:
+        raise TypeError("planted")
+
+    with places(bucket=Bucket.on(s3_server)) as ours:
+        trial = Trial(Run(tmp_path, 1, ours, nursery), 60)
+        monkeypatch.setattr(Primary, "start", fails)
+        monkeypatch.setattr(Primary, "fail_over", fails)
+        trial.play(lambda *_: None)
+    verdict = judge(tmp_path)
+    assert verdict.violations == []
+    assert verdict.code == INCONCLUSIVE
+    *_, said = verdict.lines()
+    assert "broken off: the server nemesis ended: TypeError('planted')" in said
+
+
+@SLOW
+def test_a_run_whose_last_look_fails_is_inconclusive(
+    there: Places, nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the observer reads is not there at the end: the run has no verdict, and no traceback."""
+    monkeypatch.setattr(trial_module, "HEALING", 0.1)
+    monkeypatch.setattr(trial_module, "LAST_LOOK", 0.1)
+
+    def spoil(*_: object) -> None:
+        with psycopg.connect(there.postgres) as conn:
+            conn.execute("DROP TABLE IF EXISTS torture_seen CASCADE")
+
+    Trial(Run(tmp_path, 1, there, nursery), 1).play(spoil)
+    verdict = judge(tmp_path)
+    assert verdict.violations == []
+    assert verdict.code == INCONCLUSIVE
+    *_, said = verdict.lines()
+    assert said.startswith("INCONCLUSIVE: broken off: its observer ended: UndefinedTable(")
+
+
+def test_a_request_that_nobody_overtook_was_not_held(there: Places, nursery: Nursery, tmp_path: Path) -> None:
+    """A hold took place where somebody else had the job before the request arrived, and not otherwise."""
+    victim = Victim("worker 1", {}, {"s3": ("127.0.0.1", 9)}, there.postgres, clock=None, nursery=nursery)
+    with closing(victim):
+        caught = Stop(Place(0, "request", 0))
+        victim._caught = lambda *_: caught  # type: ignore[method-assign]
+        victim.held = dict  # type: ignore[method-assign]
+        assert not victim.hold("s3", "taken over", 0.1)
+        assert caught.over.is_set()
 
 
 def test_a_run_in_which_too_little_happened_is_inconclusive(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def _moments(event: Event, requests: _Requests) -> Iterator[Moment]:
             yield _moment(event, requests, "armed", f"has seen generation {event.generation}")
         case "effect", _:
             yield _moment(event, requests, "effect", f"write{step} took effect")
-        case "write" | "arm" | "renew" | "complete" | "release", "fail":
+        case "read" | "write" | "arm" | "renew" | "complete" | "release", "fail":
             yield _moment(event, requests, "refusal", f"{event.f}{step} refused{error}")
         case "write" | "complete", "info":
             yield _moment(event, requests, "unknown", f"{event.f}{step}: no answer")

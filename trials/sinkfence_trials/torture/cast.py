@@ -98,19 +98,12 @@ class Cast:
             nemesis.healed.wait()
 
     def end(self) -> None:
-        """Have all workers killed, and wait for it.
-
-        Raises:
-            ProcessFailed: one has ended by itself.
-        """
+        """Have all workers killed, and wait for it."""
         for nemesis in self.nemeses:
             nemesis.heal()
             nemesis.end()
         for nemesis in self.nemeses:
             nemesis.join()
-        for nemesis in self.nemeses:
-            if nemesis.failed is not None:
-                raise nemesis.failed
 
 
 def address(url: str, port: int | None = None) -> tuple[str, int]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import psycopg
 
 from sinkfence_trials.history import Event, now
+from sinkfence_trials.torture.documents import KEPT
 from sinkfence_trials.torture.places import Bucket
 from sinkfence_trials.torture.run import TTL
 
@@ -91,6 +92,10 @@ class Rows:
             self._conn.close()
 
 
+class Gap(Exception):
+    """An object has had more effects than it shows since it was last looked at: some were not seen."""
+
+
 class Objects:
     """A bucket: each job's object, which holds its own last effects, and its mark."""
 
@@ -109,6 +114,8 @@ class Objects:
         self._since = begun
         for job, (mark, log) in documents.items():
             known, top = self._known[job], self._tops[job]
+            if known and len(log) == KEPT and not any(entry["id"] in known for entry in log):
+                raise Gap(f"{job} has had more effects than the {KEPT} that it shows")
             new = [entry for entry in log if entry["id"] not in known]
             if log and not new and log[-1]["id"] != top:
                 new = [log[-1]]  # one that had been replaced is there again

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import closing, nullcontext
 from typing import Any, Final
 
-from sinkfence_trials.demo.process import ProcessFailed
 from sinkfence_trials.history import History
 from sinkfence_trials.torture.victim import Moment, Victim
 
@@ -58,8 +57,9 @@ class Nemesis:
         self._healing, self._over = threading.Event(), threading.Event()
         self.ready: threading.Event = threading.Event()
         self.healed: threading.Event = threading.Event()
-        self.failed: ProcessFailed | None = None
-        """What became of a worker that has ended by itself: a mistake of ours, or of the library's."""
+        self.name: str = name
+        self.died_of: Exception | None = None
+        """What ended its thread before it was told to end: a worker that has ended by itself, or anything."""
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
@@ -86,8 +86,8 @@ class Nemesis:
                 victim.heal()
                 self.healed.set()
                 self._over.wait()
-        except ProcessFailed as failed:
-            self.failed = failed
+        except Exception as error:  # noqa: BLE001 - whatever it is, no fault comes any more: a run has to say so
+            self.died_of = error
         finally:
             self.ready.set()
             self.healed.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
@@ -34,7 +35,7 @@ class Observer:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self.died_of: Exception | None = None
-        """What ended its thread: it then looks no more, and what is missing since may well be there."""
+        """What ended it: it then looks no more, and what is missing since may well be there."""
         self.ttls: dict[str, float] = {}
         """For how long an owner asks, by the label of its owner values, where that is not `TTL`."""
 
@@ -72,6 +73,25 @@ class Observer:
         """
         found = [self._write(place.look()) for place in self._places()]
         return any(found)
+
+    def finish(self, patience: float) -> None:
+        """Stop, look until there is nothing new, and write down all marks.
+
+        What is down is looked at again for so many seconds; what then is not seen is `died_of`.
+        """
+        self.stop()
+        end = time.monotonic() + patience
+        while not self.died_of:
+            try:
+                if not self.look():
+                    self.marks()
+                    return
+            except DOWN as error:
+                if time.monotonic() > end:
+                    self.died_of = error
+            except Exception as error:  # noqa: BLE001 - as in its thread
+                self.died_of = error
+            time.sleep(LOOK_EVERY)
 
     def marks(self) -> None:
         """Write down all marks."""

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from sinkfence_trials.history import History
-from sinkfence_trials.servers.supervised import ServerError
 
 GAPS: Final = (1.0, 4.0)
 """Seconds between one and the next."""
@@ -47,20 +46,15 @@ class ServerNemesis:
         self._dice = random.Random(seed)  # noqa: S311 - dice, and no secret
         self._healing, self._over = threading.Event(), threading.Event()
         self._healed = threading.Event()
-        self._failed: Exception | None = None
+        self.died_of: Exception | None = None
+        """What ended its thread before it was told to end: then a server may be down."""
         self._thread = threading.Thread(target=self._work, name="server nemesis", daemon=True)
         self._thread.start()
 
     def heal(self) -> None:
-        """Have it stop, and wait until all servers run.
-
-        Raises:
-            ServerError: one did not come back.
-        """
+        """Have it stop, and wait until all servers run, or it has died."""
         self._healing.set()
         self._healed.wait()
-        if self._failed is not None:
-            raise ServerError(f"a server did not come back: {self._failed}")
 
     def close(self) -> None:
         """End it, once the servers are needed no more: on Linux those that it has started end with it."""
@@ -74,8 +68,8 @@ class ServerNemesis:
             while self._outages and not self._healing.wait(self._dice.uniform(*GAPS)):
                 hand = hand or self._dice.sample(list(self._outages), len(self._outages))
                 self._do(hand.pop())
-        except Exception as failed:  # noqa: BLE001 - whatever it is, a server is down: L1 would be blamed
-            self._failed = failed
+        except Exception as error:  # noqa: BLE001 - whatever it is, a server is down: L1 would be blamed
+            self.died_of = error
         finally:
             self._healed.set()
         self._over.wait()

@@ -125,4 +125,4 @@ def progress(gone: float, sometimes: Sometimes) -> str:
 def complain(error: ProcessFailed | ServerError) -> int:
     """Say on standard error why there is no verdict, and return the exit code."""
     print(f"sinkfence torture: {error}", file=sys.stderr)
-    return NO_PLACE if isinstance(error, ServerError) else BROKEN
+    return NO_PLACE if isinstance(error, ServerError) else INCONCLUSIVE

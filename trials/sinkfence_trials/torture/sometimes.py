@@ -31,6 +31,8 @@ class Sometimes:
         for event in events:
             if event.f in ("write", "arm") and "sink" in event.value:
                 self.counts[f"refusals by {event.value['sink']}"] += 0  # told of, if it never refuses
+            if event.f == "read":
+                self.counts["refused reads"] += event.value.get("error") in STALE
             match event.f, event.type:
                 case "acquire" | "release" | "complete", "ok" if event.p == "store":
                     if event.f == "acquire" and not self._free.get(event.job, True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -18,7 +18,7 @@ from sinkfence_trials.servers.supervised import ServerError
 from sinkfence_trials.torture.cast import Cast
 from sinkfence_trials.torture.destinations import SINKS
 from sinkfence_trials.torture.failover import Primary, restore_leases, with_standby
-from sinkfence_trials.torture.observer import LOOK_EVERY, Observer, acknowledged
+from sinkfence_trials.torture.observer import Observer, acknowledged
 from sinkfence_trials.torture.outages import Outage, ServerNemesis, killed
 from sinkfence_trials.torture.places import Places
 from sinkfence_trials.torture.run import Run
@@ -35,6 +35,9 @@ HEALING: Final = 60.0
 
 QUIET: Final = 30.0
 """Seconds that PostgreSQL may take to end the sessions of workers that were killed."""
+
+LAST_LOOK: Final = 30.0
+"""Seconds that a server may be down when the observer looks for the last time."""
 
 TIMES_LONGER: Final = 4
 """How many times its seconds a run may take, while it lacks what has to happen sometimes."""
@@ -64,7 +67,7 @@ class Trial:
         """Torture for so many seconds, heal, wait for progress, look: then the folder can be judged.
 
         Raises:
-            ServerError, ProcessFailed: a server could not be had; or a worker has ended by itself.
+            ServerError, ProcessFailed: a server could not be had; or what workers are forked from.
             NotEnforced: the bucket lets a stale owner write, whoever asks.
             ValueError: the sabotage is one of a server, and the server is not ours.
         """
@@ -92,24 +95,21 @@ class Trial:
             kinds = (*cast.kinds, *outages)
             about = self.about(kinds)
             replace(about, broken_off="it did not come to its end").write(self.run.folder)
-            self.watch(tail, sometimes, kinds, say, observer)
+            ended = partial(died, observer, cast, servers)
+            self.watch(tail, sometimes, kinds, say, ended)
             cast.heal()
             servers.heal()
-            if not self.sabotage:
+            if not self.sabotage and not ended():
                 with self.run.history("nemesis") as diary:
                     diary.add("heal", "ok", "")
-                self.await_progress(tail, observer)
+                self.await_progress(tail, ended)
             cast.end()
-            self.await_quiet()
-            observer.stop()
-            while observer.look():
-                time.sleep(LOOK_EVERY)
-            observer.marks()
+            if not servers.died_of:  # else one is down, and may stay so
+                self.await_quiet()
+                observer.finish(LAST_LOOK)
         if places.service:
             self.believe()
-        if observer.died_of:
-            about = replace(about, broken_off=f"its observer ended: {observer.died_of!r}")
-        about.write(self.run.folder)
+        replace(about, broken_off=ended()).write(self.run.folder)
 
     def outages(self, stack: ExitStack) -> dict[str, Outage]:
         """Return what is done to servers that are ours, by its kind; what is not ours is said to be not run.
@@ -181,11 +181,11 @@ class Trial:
             probe(client, bucket.name, self.run.places.prefix)
 
     def watch(
-        self, tail: Tail, sometimes: Sometimes, kinds: tuple[str, ...], say: Say, observer: Observer
+        self, tail: Tail, sometimes: Sometimes, kinds: tuple[str, ...], say: Say, ended: Callable[[], str]
     ) -> None:
         """Let it go on, and tell of it: until a sabotage is caught; on a slow host, for a while longer."""
         begun = time.monotonic()
-        while not observer.died_of and (gone := time.monotonic() - begun) < self.seconds * TIMES_LONGER:
+        while not ended() and (gone := time.monotonic() - begun) < self.seconds * TIMES_LONGER:
             time.sleep(1.0)
             sometimes.see(tail.new())
             say(time.monotonic() - begun, sometimes)
@@ -200,12 +200,12 @@ class Trial:
         caught_by = SABOTAGES[self.sabotage or ""].caught_by
         return any(violation.invariant == caught_by for violation in violations)
 
-    def await_progress(self, tail: Tail, observer: Observer) -> None:
+    def await_progress(self, tail: Tail, ended: Callable[[], str]) -> None:
         """Wait until each job has had an effect at each destination; the checker misses what has not come."""
         healed, end = now(), time.monotonic() + HEALING
         lacking = {(job, sink) for job in self.jobs for sink in SINKS}
         since: list[Event] = []
-        while lacking and not observer.died_of and time.monotonic() < end:
+        while lacking and not ended() and time.monotonic() < end:
             time.sleep(0.2)
             since += tail.new()
             told = acknowledged(since) if self.run.places.service else []
@@ -221,15 +221,26 @@ class Trial:
             "SELECT count(*) FROM pg_stat_activity"
             " WHERE datname = current_database() AND application_name = %s"
         )
-        end = time.monotonic() + QUIET
-        with psycopg.connect(self.run.places.postgres, autocommit=True) as conn:
-            while time.monotonic() < end:
+        end, dsn = time.monotonic() + QUIET, self.run.places.postgres
+        while time.monotonic() < end:
+            # Whether it is down is for the observer to say, who looks next.
+            with suppress(psycopg.OperationalError), psycopg.connect(dsn, autocommit=True) as conn:
                 if conn.execute(query, (self.run.places.run,)).fetchone() == (0,):
                     return
-                time.sleep(0.05)
+            time.sleep(0.05)
 
     def believe(self) -> None:
         """Take the answers of the user's service for its effects: nobody looks into it."""
         with self.run.history("answers") as history:
             for event in acknowledged(list(read(self.run.histories()))):
                 history.write(event)
+
+
+def died(observer: Observer, cast: Cast, servers: ServerNemesis) -> str:
+    """Return who of those that work in the background has died, and of what; nothing while all live.
+
+    What they did not do or see is missing from then on, and is nobody's fault.
+    """
+    all_ = {"its observer": observer.died_of, "the server nemesis": servers.died_of}
+    all_ |= {f"the nemesis of {nemesis.name}": nemesis.died_of for nemesis in cast.nemeses}
+    return "; ".join(f"{who} ended: {why!r}" for who, why in all_.items() if why is not None)

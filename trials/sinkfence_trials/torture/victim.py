@@ -98,9 +98,10 @@ class Victim:
         stop = self._caught(sink, "request")
         if stop is None:
             return False
-        self.wait(self.held(), until, patience)
-        stop.release()
-        return True
+        try:
+            return self.wait(self.held(), until, patience)
+        finally:
+            stop.release()
 
     def reset(self, sink: str) -> bool:
         """Let a request through, and reset the connection in place of its reply."""

@@ -123,10 +123,11 @@ class Worker:
         """Read one destination, and make the next step there, again until it is known what became of it."""
         name = self.random.choice(list(self.sinks))
         sink = self.sinks[name]
-        seen = sink.read(token)
+        with self.told_of("read", token.job_id, token, sink=name):
+            seen = sink.read(token)
         self.conduct.ponder()
         self.written += 1
-        write = Write(f"{token.owner}/{self.written}", self.name_of(token, sink, seen), seen)
+        write = Write(f"write {self.written} of {token.owner}", self.name_of(token, sink, seen), seen)
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 self.write(token, name, sink, write)

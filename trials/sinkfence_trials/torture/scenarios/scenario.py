@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import psycopg
-
 from sinkfence_trials.checker import Violation
 from sinkfence_trials.demo.process import ProcessFailed
 from sinkfence_trials.servers.supervised import ServerError
+from sinkfence_trials.torture.observer import DOWN
 from sinkfence_trials.torture.run import NotRun, Run
 from sinkfence_trials.torture.scenarios.scene import Broken, Inconclusive, Scene, scene
 from sinkfence_trials.torture.verdict import About, judge
@@ -49,7 +48,7 @@ def perform(name: str, scenario: Scenario, run: Run, *, fenced: bool = True) -> 
             scenario.play(opened)
     except NotRun as error:
         return Verdict("not run", str(error))
-    except (Inconclusive, TimeoutError, ServerError, psycopg.Error) as error:
+    except (Inconclusive, TimeoutError, ServerError, *DOWN) as error:
         verdict = Verdict("inconclusive", str(error))
     except (Broken, ProcessFailed) as error:
         verdict = Verdict("failed", str(error))
