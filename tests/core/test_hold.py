@@ -8,6 +8,7 @@ import pickle
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -945,6 +946,49 @@ def test_a_repair_that_was_interrupted_is_given_back(
     store.go.set()
     assert store.released.wait(30)
     assert store.get(JOB).owner is None
+
+
+class Soft(Exception):
+    """A soft time limit, as task queues have them."""
+
+
+@pytest.mark.parametrize("runs", [False, True])
+@pytest.mark.parametrize("where", ["entry", "exit"])
+def test_the_start_of_a_thread_may_be_interrupted(where: str, *, runs: bool, monkeypatch: Any) -> None:
+    """The handler's error is raised and no KeyError of Python's, and the job is given back.
+
+    Python strikes off what it takes for not started. `runs`: the thread has gone on before that.
+    """
+    store = MemoryStore()
+    leases = Leases(store, ttl=60)
+    name = next(name for name in ("_start_joinable_thread", "_start_new_thread") if hasattr(threading, name))
+    begin = getattr(threading, name)
+
+    def interrupted(bootstrap: Any, *args: Any, **options: Any) -> None:
+        monkeypatch.setattr(threading, name, begin)
+        thread = bootstrap.__self__
+        if runs:
+            begin(bootstrap, *args, **options)
+            while thread in threading._limbo:
+                pass
+        raise Soft("now")
+
+    def interrupt() -> None:
+        monkeypatch.setattr(threading, name, interrupted)
+
+    def turn() -> None:
+        if where == "entry":
+            interrupt()
+        with leases.hold(JOB):
+            if where == "exit":
+                interrupt()
+
+    with pytest.raises(Soft, match="now"):
+        turn()
+    until = time.monotonic() + 30
+    while store.get(JOB).owner:
+        assert time.monotonic() < until
+    leases.close()
 
 
 class Hanging(MemoryStore):

@@ -6,11 +6,13 @@ import contextvars
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from sinkfence.errors import OutcomeUnknown
 from sinkfence.grants import Grant, Store
+from sinkfence.leases.threads import start
 from sinkfence.observe import log
 from sinkfence.steps import Interruption
 from sinkfence.tokens import Token
@@ -108,7 +110,7 @@ def within(seconds: float, ask: Callable[[], T], late: Callable[[Future[T]], obj
     thread = threading.Thread(target=here.run, args=(run,), name="sinkfence-asks", daemon=True)
     try:
         try:
-            thread.start()
+            start(thread)
         except RuntimeError:
             if thread.ident is not None:
                 raise  # it runs: that was a handler's
@@ -116,6 +118,9 @@ def within(seconds: float, ask: Callable[[], T], late: Callable[[Future[T]], obj
         answered = wait([future], seconds).done
     except BaseException as interruption:  # Ctrl-C, or a handler's: what is granted now, nobody knows of
         future.add_done_callback(late)
+        if not first.locked():  # and never asked, if what it has interrupted was the start
+            with suppress(RuntimeError):
+                start(threading.Thread(target=run, name="sinkfence-asks", daemon=True))
         if isinstance(interruption, Exception):
             raise Interruption(interruption) from None
         raise

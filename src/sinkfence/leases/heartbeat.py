@@ -25,6 +25,7 @@ from sinkfence.leases import waits
 from sinkfence.leases.asking import within
 from sinkfence.leases.lease import BaseLease
 from sinkfence.leases.tenure import Loss, Tenure
+from sinkfence.leases.threads import start
 from sinkfence.observe import log
 from sinkfence.terms import Clock
 
@@ -211,7 +212,7 @@ class Heartbeat(Generic[L]):
     def _start(run: Callable[[], None]) -> threading.Thread:
         # A daemon: at the interpreter's exit it stops, and the leases run out.
         thread = threading.Thread(target=run, name="sinkfence-heartbeat", daemon=True)
-        thread.start()
+        start(thread)
         return thread
 
     def _renew(self) -> None:

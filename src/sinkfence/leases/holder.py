@@ -20,6 +20,7 @@ from sinkfence.leases.heartbeat import Heartbeat, L, OnLost
 from sinkfence.leases.lease import releasing
 from sinkfence.leases.means import Means
 from sinkfence.leases.tenure import COMPLETED, RELEASED, Loss, Tenure
+from sinkfence.leases.threads import start
 from sinkfence.observe import log
 from sinkfence.sinks import AsyncSink, Sink
 from sinkfence.steps import Steps, answered
@@ -176,7 +177,7 @@ class Holder(Generic[L]):
 
         # On a thread, as the store may take as long as it likes; a daemon, as then nobody waits for it.
         thread = threading.Thread(target=release, name="sinkfence-close", daemon=True)
-        thread.start()
+        start(thread)
         thread.join(timeout)
         if thread.is_alive():
             return [*errors, TimeoutError(f"the lease store did not answer within {timeout:g} s")]

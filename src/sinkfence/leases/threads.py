@@ -1,0 +1,23 @@
+"""How a thread is started while a signal's handler may raise."""
+
+from __future__ import annotations
+
+import threading
+
+
+def start(thread: threading.Thread) -> None:
+    """Start a thread, once. What a signal's handler raises meanwhile comes out as what it is.
+
+    An Exception then tells nothing of the thread: Python takes it for a failure of the start and strikes the
+    thread off, which runs all the same if it has done that itself before, and dies if it comes to it later.
+
+    Raises:
+        RuntimeError: there are too many, or Python is about to end.
+    """
+    try:
+        thread.start()
+    except KeyError as struck_off:
+        raised = struck_off.__context__
+        if struck_off.args != (thread,) or raised is None:
+            raise
+        raise raised from raised.__cause__
