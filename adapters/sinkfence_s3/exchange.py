@@ -35,6 +35,10 @@ class Bucket:
             # A resource has its client there.
             mend = "pass its .meta.client" if hasattr(meta, "client") else "make one by boto3.client('s3')"
             raise TypeError(f"client must be a boto3 S3 client, not {type(client).__name__}: {mend}")
+        # An aiobotocore client looks just the same, and answers with coroutines.
+        if (of := client.meta.service_model.service_name) != "s3" or hasattr(client, "__aenter__"):
+            kind = "an async one" if of == "s3" else f"a client of {of}"
+            raise TypeError(f"client must be a boto3 S3 client, not {kind}: make one by boto3.client('s3')")
         if not isinstance(bucket, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"bucket must be a str, its name, not {type(bucket).__name__}")
         if not bucket:

@@ -111,7 +111,7 @@ class FencedObject:
 
         Raises:
             as `put`; inside the block, on writing, as well as at its end.
-            ValueError: more than 78 GiB, or an earlier write failed.
+            ValueError: more than 78 GiB; an earlier write failed; or two threads wrote at once.
         """
         with Put(self._known, bearer, step=step) as put, Writer(put) as file:
             yield file

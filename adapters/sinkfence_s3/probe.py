@@ -16,7 +16,7 @@ from typing import Final
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sinkfence.errors import NotEnforced
-from sinkfence_s3.exchange import S3Client, endpoint, strong
+from sinkfence_s3.exchange import S3Client, endpoint
 from sinkfence_s3.trial import Problem, Trial, aside, fresh
 
 RACERS: Final = 4
@@ -86,7 +86,6 @@ def _swap(trial: Trial) -> Problem:
     first = trial.write(key, b"one", None)
     if first is None:
         return "the key to swap could not be made"
-    strong(first)
     second = trial.write(key, b"two", first)
     if second is None:
         trial.bucket.bare = True

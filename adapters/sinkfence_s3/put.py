@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -70,7 +71,9 @@ class Put:
         self.size: int = 0
         """Bytes written so far."""
         self.broken: bool = False
-        """True once a write failed half-way. The caller may have caught the error; nothing more is taken."""
+        """True once a write failed. The caller may have caught the error; nothing more is taken."""
+        self._whole = threading.Lock()
+        """Held by a write; one that failed half-way keeps it, so that nothing is taken after it."""
         self._known = known
         self._bearer = bearer
         self._token = bearer.token
@@ -110,10 +113,13 @@ class Put:
 
         Raises:
             StaleToken, JobMismatch, Conflict: it would be refused; before anything is sent.
-            as `Upload.part`. ValueError: an earlier write failed.
+            as `Upload.part`. ValueError: an earlier write failed, or another thread is writing.
         """
-        self._check_whole()
-        self.broken = True
+        # Asked and taken in one step: of two threads that both go on, one would hash its piece first, and the
+        # other put its own first. Nobody could read that, and no owner replace it.
+        if self.broken or not self._whole.acquire(blocking=False):
+            self.broken = True
+            self._check_whole()
         rest = octets(piece)
         while len(rest):
             if not self._room:
@@ -128,7 +134,7 @@ class Put:
             self._held.append(taken)
             self._room -= len(taken)
             self.size += len(taken)
-        self.broken = False
+        self._whole.release()
 
     def finish(self) -> Written:
         """Send what is left, and make it the content.
@@ -174,8 +180,11 @@ class Put:
         )
 
     def _check_whole(self) -> None:
-        if self.broken:
-            raise ValueError("an earlier write of this content failed, what is here has gaps: put it again")
+        if self.broken or self._whole.locked():
+            raise ValueError(
+                "an earlier write of this content failed, or another thread was writing it: what is here has "
+                "gaps, put it again, by one thread"
+            )
 
     def _send(self, *, last: bool) -> Upload:
         if self._upload is None:

@@ -11,9 +11,10 @@ from typing import Any, Final, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
 
+from sinkfence.errors import NotEnforced
 from sinkfence_s3.answers import no_answer, nothing_written, passing, refused, retries, status
 from sinkfence_s3.delivery import persist
-from sinkfence_s3.exchange import Bucket, Exchange, S3Client
+from sinkfence_s3.exchange import Bucket, Exchange, S3Client, strong
 from sinkfence_s3.keys import PROBES, check_prefix
 
 PATIENCE: Final = 30.0
@@ -66,12 +67,15 @@ class Trial:
         """Return the new ETag, or None if the store refused.
 
         An answer that may be a lost success (5xx, or after a repetition by boto3) is raised: no verdict.
+
+        Raises:
+            NotEnforced: there is no ETag, or a weak one.
         """
         exchange = Exchange(self.bucket, self.folder + name)
         made = True
         with self._awaited():
             try:
-                return exchange.write(body, etag, **extra)
+                return strong(exchange.write(body, etag, **extra) or "")
             except ClientError as error:
                 knows_none = status(error) == 501  # a store that says by itself that it knows no conditions
                 made = not (knows_none or nothing_written(error))
@@ -79,7 +83,8 @@ class Trial:
                     return None
                 raise
             except Exception as error:
-                made = isinstance(error, HTTPClientError)  # it was connected, so it may have arrived
+                # It was connected, so it may have arrived.
+                made = isinstance(error, HTTPClientError | NotEnforced)
                 raise
             finally:
                 if made:

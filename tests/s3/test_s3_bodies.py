@@ -272,6 +272,8 @@ def test_names_and_arguments_of_a_bucket(s3_client):
             with pytest.raises(TypeError, match=r"\.meta\.client"):
                 call(thing, "b")
     FencedBucket(resource.meta.client, "b")
+    with pytest.raises(TypeError, match="a client of dynamodb"):
+        FencedBucket(boto3.client("dynamodb", region_name="us-east-1"), "b")
     with pytest.raises(ValueError, match="probe"):
         FencedBucket(s3_client, "b", probe="always")
     with pytest.raises(TypeError):

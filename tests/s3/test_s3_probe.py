@@ -296,6 +296,14 @@ def test_a_store_that_stays_busy_is_not_judged_and_nothing_is_put(
     assert thing.put(b"x", A).seq == 1
 
 
+def test_an_answer_without_an_etag_is_no_refusal(toy, client_at):
+    """Something in between strips it: it is said so, and not that the key was refused."""
+    toy.form = ""
+    with pytest.raises(NotEnforced, match="gives the ETag ''"):
+        FencedBucket(client_at(toy.endpoint), "bkt").object("r").put(b"x", A)
+    assert toy.objects == {}
+
+
 def test_a_store_that_cannot_be_reached_is_asked_once(client_at):
     """The address is wrong, most likely: boto3's own error, and soon."""
     client, asked = client_at("http://127.0.0.1:1"), []

@@ -97,3 +97,19 @@ def test_who_leaves_the_block_waits_for_the_part_under_way_and_not_for_it_to_be_
         assert isinstance(result(), RuntimeError)
     assert proxy.log.count(("PUT", 200)) == 1
     assert beside() == ([], [])
+
+
+def test_a_piece_that_another_thread_could_not_write_is_not_left_out(fenced, through, proxy, beside):
+    """Its error may stay in that thread: the end of the block puts nothing, and nothing is left."""
+    opened = proxy.hold("POST", "hold request", where=r"\?uploads")
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(ValueError, match="another thread"):
+            with through.object("r").open(A) as file:
+                first = pool.submit(file.write, PIECE + b"x")
+                assert opened.reached.wait(20)
+                with pytest.raises(ValueError):
+                    file.write(b"y")
+                opened.go.set()
+                assert first.result() == len(PIECE) + 1
+    assert fenced.object("r").stat() is None
+    assert beside() == ([], [])
