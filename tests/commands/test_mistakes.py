@@ -262,6 +262,36 @@ def test_a_line_break_in_a_key_of_s3_shows_no_key(process: Sinkfence, port: int,
     a_line(ran.err, "control character in the keys")
 
 
+@pytest.mark.parametrize(
+    ("option", "place", "says"),
+    [
+        ("--service", f"http://u:{PASSWORD}@127.0.0.1:1", "--service takes no user and no password"),
+        ("--postgres", f"postgresql://u:{PASSWORD}/x@127.0.0.1:1/d", "that URL can't be read"),
+    ],
+)
+def test_a_run_keeps_no_password(
+    sinkfence: Sinkfence, tmp_path: Path, option: str, place: str, says: str
+) -> None:
+    """What is left behind at a place is told, and kept in a folder that others may be sent."""
+    ran = sinkfence("torture", option, place, "--seconds", "1", "--into", str(tmp_path / "run"))
+    assert (ran.code, ran.out) == (2, "")
+    a_line(ran.err, says)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_in_a_bucket_that_is_not_there(
+    sinkfence: Sinkfence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int
+) -> None:
+    """A place that can't be had is told at once, and is no inconclusive run."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
+    at = ("--bucket", "absent", "--endpoint", f"http://127.0.0.1:{port}")
+    ran = sinkfence("torture", *at, "--seconds", "1", "--into", str(tmp_path / "run"))
+    assert (ran.code, ran.out) == (3, "")
+    a_line(ran.err, f"bucket 'absent' at http://127.0.0.1:{port}: ")
+
+
 def test_a_letter_that_no_header_takes_is_not_shown(sinkfence: Sinkfence, port: int) -> None:
     """Basic authentication is sent in Latin-1: of a password nothing is told, nor where in it that stands."""
     ran = sinkfence("doctor", "http", f"http://u:{PASSWORD}\u20ac@127.0.0.1:{port}/")

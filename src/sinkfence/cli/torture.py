@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from sinkfence.cli import places, where
 from sinkfence.cli.exits import need
 from sinkfence.cli.mistakes import Mistake
 from sinkfence.cli.usage import masked
@@ -105,6 +106,14 @@ def torture(  # noqa: PLR0917 - as typer has it
     if unknown := [name for name in names if name not in SCENARIOS]:
         says = f"there is no scenario {', '.join(unknown)}: see sinkfence torture --list"
         raise Mistake(masked(says, tuple(unknown), []))
+    # What they say of these places later on has no password to show, nor has what they keep.
+    if postgres is not None:
+        where.database(postgres)
+    if service is not None:
+        where.web("--service", service, login=False)
+    if bucket is not None:
+        with places.bucket(bucket, endpoint):
+            pass  # one that isn't there would be an inconclusive run
     wanted = show.Wanted(
         seconds,
         secrets.randbelow(10**6) if seed is None else seed,
