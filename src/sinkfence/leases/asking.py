@@ -109,12 +109,7 @@ def within(seconds: float, ask: Callable[[], T], late: Callable[[Future[T]], obj
     here = contextvars.copy_context()  # whoever traces the driver finds the caller's span
     thread = threading.Thread(target=here.run, args=(run,), name="sinkfence-asks", daemon=True)
     try:
-        try:
-            start(thread)
-        except RuntimeError:
-            if thread.ident is not None:
-                raise  # it runs: that was a handler's
-            run()  # there are too many, or this is an exit handler, where Python starts no more
+        start(thread, run)
         answered = wait([future], seconds).done
     except BaseException as interruption:  # Ctrl-C, or a handler's: what is granted now, nobody knows of
         future.add_done_callback(late)

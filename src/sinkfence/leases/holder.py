@@ -177,8 +177,9 @@ class Holder(Generic[L]):
 
         # On a thread, as the store may take as long as it likes; a daemon, as then nobody waits for it.
         thread = threading.Thread(target=release, name="sinkfence-close", daemon=True)
-        start(thread)
-        thread.join(timeout)
+        start(thread, release)
+        if thread.ident is not None:
+            thread.join(timeout)
         if thread.is_alive():
             return [*errors, TimeoutError(f"the lease store did not answer within {timeout:g} s")]
         self._heartbeat.stop(max(until - self._clock(), 0.0))
