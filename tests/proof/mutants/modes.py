@@ -104,7 +104,7 @@ MODES: tuple[Mutant, ...] = (
         "modes.key_of_another",
         "D5",
         "the result of something else is taken for one's own",
-        (Edit(LEDGER, "        if fingerprint != self.step:\n", "        if False:\n"),),
+        (Edit(LEDGER, "        if step != self.step:\n", "        if False:\n"),),
     ),
     Mutant(
         "once without a guard",
