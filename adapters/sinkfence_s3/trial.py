@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
@@ -132,9 +133,10 @@ class Trial:
         def delete(_: Trial) -> None:
             for key, version in made:
                 which = {} if version is None else {"VersionId": version}
+                gone = partial(Exchange(self.bucket, key).send, self.bucket.client.delete_object, **which)
                 # Credentials that may not delete, or a connection lost now, are no reason to refuse it.
                 with suppress(ClientError, BotoCoreError):
-                    self.bucket.client.delete_object(Bucket=self.bucket.name, Key=key, **which)
+                    persist(gone, again=_unclear)
                     self.left -= 1
 
         with suppress(TimeoutError):

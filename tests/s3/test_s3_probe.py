@@ -266,6 +266,15 @@ def test_what_fails_in_passing_is_tried_again(
     assert [each["Key"] for each in left] == [f"{prefix}r"]
 
 
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_was_made_is_deleted_all_the_same(s3_client, client_at, proxy, bucket_name, prefix, fault):
+    """A deletion that fails in passing is sent again."""
+    proxy.once("DELETE", *FAULTS[fault])
+    probe(client_at(proxy.endpoint), bucket_name, prefix)
+    assert proxy.rules == []
+    assert s3_client.list_objects_v2(Bucket=bucket_name, Prefix=prefix).get("Contents", []) == []
+
+
 @pytest.mark.parametrize("fault", ["429", "slow down"])
 @pytest.mark.parametrize("race", ["creates", "swaps"])
 def test_a_race_that_nobody_could_enter_is_run_again(client_at, proxy, bucket_name, prefix, race, fault):
