@@ -469,6 +469,29 @@ def test_a_reader_who_has_gone(leases: Leases, store_url: str) -> None:
     assert (running.returncode, said) == (1, b"")
 
 
+WHILE_LOADING = f"""import signal, sys
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == "typer":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+{COMMAND[-1]}"""
+
+
+def test_ctrl_c_while_it_loads() -> None:
+    """Half a second goes by before a command begins, more on a busy host: a line and 130 then as well."""
+    ran = subprocess.run(
+        [sys.executable, "-c", WHILE_LOADING, "leases", "list"],
+        env=PLAIN,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (ran.returncode, ran.stdout) == (130, "")
+    a_line(ran.stderr, "interrupted")
+
+
 def test_letters_that_the_terminal_lacks(process: Sinkfence, leases: Leases, store_url: str) -> None:
     """An id in letters that stdout can't write is spelt out."""
     leases.acquire("отчёт").release()

@@ -30,14 +30,14 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command, and return its exit code; what is the user's to mend is said in a line."""
-    try:
-        app = make_app()
-    except ModuleNotFoundError as error:
-        missing([(error.name or "a module").partition(".")[0]], "cli")
-    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
-    spell_out()
     code = FINE
     try:
+        try:
+            app = make_app()
+        except ModuleNotFoundError as error:
+            missing([(error.name or "a module").partition(".")[0]], "cli")
+        logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
+        spell_out()
         app(list(arguments), prog_name="sinkfence")
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else FINE
