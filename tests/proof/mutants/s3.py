@@ -262,6 +262,9 @@ S3: tuple[Mutant, ...] = (
         "s3.caught",
         "D7",
         "a caller that catches the error and writes on puts a content with a gap, and is told of success",
-        (Edit(PUT, "        self.broken = True\n", ""),),
+        (
+            Edit(PUT, "not self._whole.acquire(", "not self._whole.locked() and not self._whole.acquire("),
+            Edit(PUT, "self.broken or self._whole.locked()", "self.broken"),
+        ),
     ),
 )
