@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -195,6 +196,9 @@ class _Recorder:
         if undone and kept is None and not ended:
             return
         self._claim = None
+        await _to_its_end(self._note(claim, kept, undone))
+
+    async def _note(self, claim: AsyncClaim, kept: str | None, undone: bool) -> None:
         try:
             if kept is not None:
                 await claim.keep(kept)
@@ -202,6 +206,20 @@ class _Recorder:
                 await claim.leave(undone=undone)
         except Exception:  # noqa: BLE001  # what was done is done, and its caller is told
             log_unkept(self._passage.token)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    # A scope of anyio's that was cancelled cancels at each await inside of it. An attempt that has committed,
+    # and of which that were not noted, would be run again.
+    task, cancelled = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()
 
 
 class _Gone(Exception):
