@@ -260,6 +260,7 @@ def test_prepare(run_page: RunPage, signing: ModuleType, capsys: pytest.CaptureF
     assert capsys.readouterr().out == "ready\n"
     with names["engine"].connect() as conn, transaction(conn, names["lease"]):
         assert names["verifier"] is signing.verifier
+    names["engine"].dispose()
 
 
 def test_name_jobs_and_steps(run_page: RunPage) -> None:
