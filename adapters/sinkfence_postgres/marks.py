@@ -55,6 +55,6 @@ def reading(prefix: str) -> Plan[list[JobMark]]:
 MEANINGS: Final[Meanings] = {
     "42501": lambda said: SchemaMismatch(  # insufficient_privilege
         f"this role may not read the marks ({said}): "
-        'run GRANT SELECT ON sinkfence.mark TO "the role" as a superuser'
+        "run GRANT SELECT ON sinkfence.mark TO the role that logs in here, as a superuser"
     )
 }

@@ -21,7 +21,7 @@ Exit codes:
   1    an invariant was broken: which, by which event, is said; with --sabotage: it was not caught
   2    wrong usage
   3    a server could not be had or reached: the message says what to do
-  4    inconclusive: too little happened for the run to show anything
+  4    inconclusive: too little happened, or a part of the run died, so that it shows nothing
   130  Ctrl-C; 143 SIGTERM
 """
 
