@@ -6,7 +6,6 @@ except ImportError as _missing:  # one line that helps, in place of a traceback 
     raise ImportError(f"SqlStore needs SQLAlchemy ({_missing}): pip install 'sinkfence[sql]'") from None
 del _sqlalchemy
 
-from sinkfence.stores.sql.schema import metadata  # noqa: E402 - after the check that there is an SQLAlchemy
-from sinkfence.stores.sql.store import SqlStore  # noqa: E402
+from sinkfence.stores.sql.store import SqlStore  # noqa: E402 - after the check that there is an SQLAlchemy
 
-__all__ = ["SqlStore", "metadata"]
+__all__ = ["SqlStore"]

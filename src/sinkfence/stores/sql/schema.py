@@ -15,7 +15,7 @@ from sinkfence.stores.sql.dialects import TABLE
 VERSION: Final = 1
 
 metadata: Final = sa.MetaData()
-"""For migration tools. It lacks the triggers: let a revision call `create_schema()`, which is idempotent."""
+"""The tables without their triggers, which SQLAlchemy has no words for."""
 
 _TEXT: Final = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")  # compared bytewise, everywhere
 _BIG: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # SQLite's INTEGER has 64 bits
