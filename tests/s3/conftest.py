@@ -207,8 +207,8 @@ class ToyHandler(Handler):
         assert toy.speaks.wait(WAIT)
         if toy.answers.get("PUT"):
             return self.error(*toy.answers["PUT"])
-        if "racers" in toy.ignores and body.startswith(b"racer"):
-            return self.error(500, "InternalError")
+        if toy.answers.get("racers") and body.startswith(b"racer"):
+            return self.error(*toy.answers["racers"])
         none_match, match = self.headers.get("If-None-Match"), self.headers.get("If-Match")
         with toy.guard:
             there = toy.objects.get(self.path)
@@ -278,6 +278,7 @@ class Toy(Server):
         """How many racers pass the check before one of them writes."""
         self.gaps: dict[str, threading.Barrier] = {}
         self.answers: dict[str, tuple[int, str]] = {}
+        """The error, status and code, to each request of a method, or to each PUT of the probe's "racers"."""
         self.asked = threading.Event()
         self.speaks = threading.Event()
         """Puts are answered as long as it is set."""

@@ -157,9 +157,22 @@ def test_a_store_that_cannot_be_asked_is_not_judged(toy, client_at):
         FencedBucket(client_at(toy.endpoint), "bkt").object("r").put(b"x", A)
 
 
-def test_a_race_that_nobody_won_must_have_been_won(toy, client_at):
-    """Each racer heard 500: one of them must stand there all the same, or nothing has been shown."""
-    toy.ignores = {"racers"}
+def test_a_race_that_nobody_won_is_a_broken_store(toy, client_at):
+    """Each racer heard 412, although nobody stood in its way: such a store would refuse every owner."""
+    toy.answers = {"racers": (412, "PreconditionFailed")}
+    with pytest.raises(NotEnforced) as refusal:
+        FencedBucket(client_at(toy.endpoint), "bkt").object("r").put(b"x", A)
+    for problem in (
+        "race of creates: None stands there instead of b'racer 0'",
+        "race of swaps: b'base' stands there instead of b'racer 0'",
+    ):
+        assert problem in str(refusal.value)
+    assert toy.objects == {}
+
+
+def test_a_race_that_ended_in_errors_alone_is_not_judged(toy, client_at):
+    """Each racer heard 500, and none stands there: the store's own error, as perhaps nobody came to race."""
+    toy.answers = {"racers": (500, "InternalError")}
     with pytest.raises(ClientError, match="InternalError"):
         FencedBucket(client_at(toy.endpoint), "bkt").object("r").put(b"x", A)
     assert toy.objects == {}
