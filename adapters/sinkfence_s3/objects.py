@@ -15,7 +15,7 @@ from sinkfence_s3.exchange import Bucket, Exchange
 from sinkfence_s3.put import Put, Written
 from sinkfence_s3.readers import JobMark, Reader, Stat
 from sinkfence_s3.register import check_content_type
-from sinkfence_s3.swap import KnownRegister
+from sinkfence_s3.swap import KnownRegister, token_of
 from sinkfence_s3.writers import Writer
 
 
@@ -126,7 +126,7 @@ class FencedObject:
         Raises:
             as `arm`; IdempotencyMismatch: the step has put something.
         """
-        tag = None if step is None else bearer.token.key(step)
+        tag = None if step is None else token_of(bearer).key(step)
         outcome = self._known.write(self._known.exchange(), bearer, partial(plan.delete, tag=tag))
         if outcome.replaced is not None and isinstance(outcome.replaced.body, Data):
             # The state that named it is replaced for good, and later ones keep what they find or name new

@@ -29,7 +29,7 @@ from sinkfence_s3.data import Data, folder, fresh_name
 from sinkfence_s3.exchange import Exchange
 from sinkfence_s3.plan import Done, Seen, Send
 from sinkfence_s3.register import MAX_INLINE, Content
-from sinkfence_s3.swap import Base, KnownRegister, look
+from sinkfence_s3.swap import Base, KnownRegister, look, token_of
 from sinkfence_s3.uploads import Upload
 
 
@@ -76,7 +76,7 @@ class Put:
         """Held by a write; one that failed half-way keeps it, so that nothing is taken after it."""
         self._known = known
         self._bearer = bearer
-        self._token = bearer.token
+        self._token = token_of(bearer)
         self._tag = None if step is None else self._token.key(step)
         self._expect = expect
         self._content_type = content_type

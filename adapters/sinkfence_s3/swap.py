@@ -43,6 +43,18 @@ class Outcome:
     """What was there before, if this write took it away."""
 
 
+def token_of(bearer: Bearer) -> Token:
+    """Return the token that a bearer shows now.
+
+    Raises:
+        TypeError: this is no lease and no token.
+        LeaseLost: a lease, whose term is over.
+    """
+    if not callable(getattr(bearer, "lose", None)):
+        raise TypeError(f"a bearer is a lease or a token, not a {type(bearer).__name__}")
+    return bearer.token
+
+
 def look(exchange: Exchange) -> Seen | None:
     """Read the register, or None if there is nothing at the key.
 
@@ -87,7 +99,7 @@ class KnownRegister:
         Raises:
             what `decide` raises, with nothing applied; OutcomeUnknown; Conflict after ROUNDS lost races.
         """
-        token = bearer.token  # before anything is sent
+        token = token_of(bearer)  # before anything is sent
         self.ready()
         kept = self.kept
         # Another owner's state is most likely no longer the newest.

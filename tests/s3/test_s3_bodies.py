@@ -207,6 +207,22 @@ def test_an_objects_key_leaves_room_for_its_data(fenced, prefix):
         fenced.object("x" * (room - 1) + "ü")
 
 
+@pytest.mark.parametrize("bearer", [None, "job", 7])
+def test_what_is_no_bearer_is_a_type_error(fenced, count, bearer):
+    """A lease or a token is asked for, before any request, and whatever the act."""
+    thing = fenced.object("r")
+    for call in (
+        lambda: thing.arm(bearer),
+        lambda: thing.put(b"x", bearer),
+        lambda: thing.open(bearer).__enter__(),
+        lambda: thing.delete(bearer),
+        lambda: thing.delete(bearer, step="s"),
+    ):
+        with pytest.raises(TypeError, match="a bearer is a lease or a token, not a "):
+            call()
+    assert count == []
+
+
 def test_a_store_whose_keys_are_paths_is_told_from_a_lost_race(fenced, s3_client, bucket_name, prefix):
     """It has no `a` beside `a/b`, answers 412 to its creation and 404 to its reading: a typed error."""
     fenced.object("a/b").put(b"1", A)
