@@ -18,7 +18,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sinkfence.errors import GenerationExhausted
 from sinkfence.grants import Grant, Record
 from sinkfence.process import Process, this_process
-from sinkfence.steps import drive_async
 from sinkfence.stores.sql import records, statements
 from sinkfence.stores.sql import store as threads
 from sinkfence.stores.sql.attempts import Attempts
@@ -162,10 +161,10 @@ class SqlStore:
 
     async def _change(self, change: Change[T], conn: object = None) -> T:
         if conn is not None:
-            return await drive_async(change.steps(partial(_fetch_in, conn), provisional=True))
+            return await _make_change(change, partial(_fetch_in, conn), provisional=True)
         if self._lite:
             return await self._in_thread(self.sync.change, change)
-        return await self._run(lambda fetch: drive_async(change.steps(fetch)))
+        return await self._run(partial(_make_change, change))
 
     async def _fetch(self, query: Query) -> Sequence[Row]:
         if self._lite:
@@ -216,6 +215,11 @@ class SqlStore:
         engine = made(create_async_engine, url, options)
         listen(engine.sync_engine)
         return engine
+
+
+async def _make_change(change: Change[T], fetch: Fetch, *, provisional: bool = False) -> T:
+    rows = await fetch(change.query)
+    return change.took(rows[0]) if rows else change.explain(await fetch(change.look), provisional=provisional)
 
 
 async def _fetch_in(conn: Any, query: Query) -> Sequence[Row]:

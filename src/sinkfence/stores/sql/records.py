@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from sinkfence.errors import Conflict, SchemaMismatch
 from sinkfence.grants import Record
-from sinkfence.steps import Steps
 from sinkfence.stores.sql.dialects import TABLE, Dialect, Query, Row
 from sinkfence.tokens import MAX_GENERATION
 
@@ -30,7 +28,11 @@ class NotSeen(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """A conditional change of one row and, where it changed nothing, a look that says why."""
+    """A conditional change of one row and, where it changed nothing, a look that says why.
+
+    Whoever has a connection asks them, `query` first: `took` reads the row that it returns, and where it
+    returns none `explain` reads what `look` does.
+    """
 
     query: Query
     took: Callable[[Row], T]
@@ -38,17 +40,13 @@ class Change(Generic[T]):
     refused: Callable[[Record | None], T]
     """Raises, or returns where an earlier sending of the same call had made the change."""
 
-    def steps(self, fetch: Callable[[Query], Any], *, provisional: bool = False) -> Steps[T]:
-        """Make it. `provisional`: inside a transaction of the caller's.
+    def explain(self, rows: Sequence[Row], *, provisional: bool) -> T:
+        """Say why nothing was changed. `provisional`: this is a transaction of the caller's.
 
         Raises:
             Conflict: that transaction began before the lease did, or does not see the record's newest form.
             NotSeen: as it says, and in a transaction of our own.
         """
-        rows = yield partial(fetch, self.query)
-        if rows:
-            return self.took(rows[0])
-        rows = yield partial(fetch, self.look)
         found = record(rows[0]) if rows else None
         if provisional and (found.generation if found else 0) < self.query.params["generation"]:
             # From a snapshot, nothing follows: that the store has gone back is for the heartbeat to see.

@@ -19,7 +19,6 @@ from sinkfence.errors import GenerationExhausted, LeaseHeld, SchemaMismatch, Sin
 from sinkfence.grants import Grant, Record, Renewals
 from sinkfence.observe import log
 from sinkfence.process import Process, this_process
-from sinkfence.steps import drive
 from sinkfence.stores.sql import records, schema, statements
 from sinkfence.stores.sql.attempts import is_blocked, run
 from sinkfence.stores.sql.callers import fetch_in
@@ -74,6 +73,12 @@ def checked(grant: Grant, clock: int) -> Grant:
             extra={"job_id": token.job_id, "generation": token.generation},
         )
     return grant
+
+
+def make_change(change: Change[T], fetch: Fetch, *, provisional: bool = False) -> T:
+    """Ask what a change asks. `provisional`: in a transaction of the caller's."""
+    rows = fetch(change.query)
+    return change.took(rows[0]) if rows else change.explain(fetch(change.look), provisional=provisional)
 
 
 class SqlStore:
@@ -234,8 +239,8 @@ class SqlStore:
     def change(self, change: Change[T], conn: object = None) -> T:
         """Make a change, in a transaction of the caller's or of our own."""
         if conn is not None:
-            return drive(change.steps(partial(fetch_in, conn), provisional=True))
-        return self._run(lambda fetch: drive(change.steps(fetch)))
+            return make_change(change, partial(fetch_in, conn), provisional=True)
+        return self._run(partial(make_change, change))
 
     def fetch(self, query: Query) -> Sequence[Row]:
         """Return the rows of one statement."""
