@@ -19,6 +19,10 @@ SENDINGS: Final = 4
 """How often the very same request is sent while what is read shows that it wasn't applied yet."""
 READINGS: Final = 3
 
+_CACHING_PROXY: Final = (
+    "a proxy on the way may answer reads from its cache: have it pass each one on to the store"
+)
+
 T = TypeVar("T")
 
 
@@ -44,7 +48,7 @@ def deliver(
 
     Raises:
         OutcomeUnknown: not applied yet, but a request that had no answer may still arrive.
-        SchemaMismatch: the key cannot be created, although there is nothing.
+        SchemaMismatch: the key cannot be created, although the store shows nothing there.
     """
     in_doubt = False
     error: Exception | None = None
@@ -64,11 +68,18 @@ def deliver(
             return result
         pause(turn)
     if error is not None and not in_doubt:
-        if etag is None and isinstance(error, ClientError) and status(error) == 412:
-            raise SchemaMismatch(
-                f"the store refuses to create {exchange.key!r} as if it existed, and shows nothing there: "
-                "some keep keys as paths, and have no object 'a' beside one 'a/b'. Choose another name"
-            ) from error
+        if isinstance(error, ClientError) and status(error) == 412:
+            # S3 says that the condition failed, and by what it shows the condition holds.
+            if etag is None:
+                raise SchemaMismatch(
+                    f"the store refuses to create {exchange.key!r} as if it existed, and shows nothing "
+                    "there: some keep keys as paths, and have no object 'a' beside one 'a/b'. Choose another "
+                    f"name. Or {_CACHING_PROXY}"
+                ) from error
+            error.add_note(
+                f"the store refuses to replace {exchange.key!r}, and shows the very ETag that was asked for: "
+                f"{_CACHING_PROXY}. Or it takes ETags only without their quotes, which the probe finds out"
+            )
         raise error
     raise OutcomeUnknown(
         f"{exchange.key!r} was not written so far, but a request without an answer may still arrive: "

@@ -101,6 +101,9 @@ class Relay(Handler):
     server: Proxy
 
     def relay(self) -> None:
+        asked = (self.command, self.path)
+        if asked in self.server.cached:
+            return self.answer(*self.server.cached[asked])
         rule = self.server.rule_for(self.command, self.path)
         kind = rule.kind if rule else "pass"
         if kind == "cut request":
@@ -115,6 +118,8 @@ class Relay(Handler):
             return self.answer(rule.status, [("Content-Type", "application/xml")], rule.body)
         status, headers, reply, length = self.forward(body)
         self.server.note(self.command, status)
+        if self.server.caches and self.command in ("GET", "HEAD"):
+            self.server.cached[asked] = (status, headers, reply, length)
         if rule and kind == "hold reply":
             rule.stop.wait()
         if kind == "lose reply":
@@ -158,6 +163,9 @@ class Proxy(Server):
         self.rules: list[Rule] = []
         self.strips: tuple[str, ...] = ()
         """Headers, in lower case, that it does not pass on."""
+        self.caches = False
+        """Whether it answers a GET or HEAD that comes again as it was answered first."""
+        self.cached: dict[tuple[str, str], tuple[int, list[tuple[str, str]], bytes, int | None]] = {}
         self.guard = threading.Lock()
         self.noted = threading.Condition()
 

@@ -8,7 +8,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from sinkfence import observe
-from sinkfence.errors import LeaseLost, NotEnforced, OutcomeUnknown, StaleToken
+from sinkfence.errors import LeaseLost, NotEnforced, OutcomeUnknown, SchemaMismatch, StaleToken
 from sinkfence.tokens import Token
 from sinkfence_s3 import FencedBucket
 
@@ -340,3 +340,23 @@ def test_the_same_bytes_under_another_etag_cost_an_owner_one_look(fenced, s3_cli
     )
     assert thing.put(b"two", A).seq == 2
     assert thing.get().read() == b"two"
+
+
+@pytest.mark.parametrize("before", [None, b"before"])
+def test_a_takeover_through_a_proxy_that_caches_reads_is_told_of_it(
+    fenced, proxy, client_at, bucket_name, prefix, before
+):
+    """The probe passes, as it reads each key once. A new owner is shown what the old one has replaced."""
+    proxy.caches = True
+    a, b = (FencedBucket(client_at(proxy.endpoint), bucket_name, prefix=prefix).object("r") for _ in range(2))
+    if before is not None:
+        fenced.object("r").put(before, A)
+    a.put(b"of the old owner", A)
+    if before is None:
+        with pytest.raises(SchemaMismatch, match="answer reads from its cache"):
+            b.arm(B)
+    else:
+        with pytest.raises(ClientError, match="PreconditionFailed") as refusal:
+            b.arm(B)
+        assert "answer reads from its cache" in "".join(refusal.value.__notes__)
+    assert fenced.object("r").get().read() == b"of the old owner"

@@ -80,6 +80,17 @@ def test_a_store_that_ignores_a_condition_is_refused_before_anything_is_written(
     assert bucket.object("r").put(b"x", A).seq == 1
 
 
+@pytest.mark.parametrize("header", ["If-None-Match", "If-Match"])
+def test_a_proxy_that_drops_conditions_which_are_not_signed_is_found_out(
+    client_at, proxy, bucket_name, prefix, header
+):
+    """Signature version 2 leaves them out: what passes the proxy is a valid request without a condition."""
+    proxy.strips = (header.lower(),)
+    client = client_at(proxy.endpoint, signature_version="s3")
+    with pytest.raises(NotEnforced, match=f"{header} is ignored"):
+        probe(client, bucket_name, prefix)
+
+
 def test_a_store_that_tests_first_and_writes_later_is_refused(toy, client_at):
     """Conditions that are tested without holding anything pass every step but the races."""
     toy.gap = RACERS
