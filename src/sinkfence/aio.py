@@ -1,7 +1,7 @@
 """Leases for an event loop (asyncio's), under the same names: what asks the store or a sink is awaited.
 
-What they decide is what `sinkfence.Leases` decides, step by step. The heartbeat is the same too: a thread,
-whose renewals go over a connection of its own, since a task would wait with whatever blocks the loop.
+What they decide is what `sinkfence.Leases` decides, by the same flows. The heartbeat is the same too: a
+thread, whose renewals go over a connection of its own, since a task would wait with whatever blocks the loop.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, NoReturn
 
+from sinkfence.flows import drive_async
 from sinkfence.grants import AsyncStore, Record
 from sinkfence.leases.arming import check_sinks, is_async, is_future
 from sinkfence.leases.heartbeat import OnLost
@@ -25,7 +26,6 @@ from sinkfence.leases.means import Means
 from sinkfence.leases.per_process import PerProcess, check_prefix, check_store, check_timeout, check_wait
 from sinkfence.observe import log
 from sinkfence.sinks import AsyncSink, Sink
-from sinkfence.steps import drive_async
 from sinkfence.terms import Clock, boot_time
 from sinkfence.tokens import Token, check_job_id
 

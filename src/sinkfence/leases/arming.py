@@ -17,12 +17,12 @@ from typing import Any, Final, cast
 
 from sinkfence import observe
 from sinkfence.errors import NotEnforced, StaleToken
+from sinkfence.flows import Flow
 from sinkfence.grants import AsyncStore, Grant, Store
 from sinkfence.leases.means import Means
 from sinkfence.leases.tenure import Tenure
 from sinkfence.observe import log
 from sinkfence.sinks import AsyncSink, Sink
-from sinkfence.steps import Steps
 from sinkfence.tokens import Token
 
 LARGEST_JUMP: Final = 1_000_000
@@ -84,7 +84,7 @@ def arm_here(sink: Sink, token: Token) -> None:
 
 def repairing(
     means: Means[Any], tenure: Tenure, stale: StaleToken, owner: str, seconds: float
-) -> Steps[Grant | None]:
+) -> Flow[Grant | None]:
     """Answer a sink's refusal: a grant above its mark where the store has gone back, None where we are stale.
 
     Where the mark is not known, or too far ahead to be believed, it is None as well, and the latter is

@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from sinkfence.errors import OutcomeUnknown
+from sinkfence.flows import Interruption
 from sinkfence.grants import Grant, Store
 from sinkfence.leases.threads import start
 from sinkfence.observe import log
-from sinkfence.steps import Interruption
 from sinkfence.tokens import Token
 
 T = TypeVar("T")

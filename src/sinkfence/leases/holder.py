@@ -13,6 +13,7 @@ from typing import Final, Generic
 
 from sinkfence import observe
 from sinkfence.errors import LeaseHeld, LeaseLost, StaleToken
+from sinkfence.flows import Flow, returned_error
 from sinkfence.grants import Grant, fresh_owner
 from sinkfence.leases import waits
 from sinkfence.leases.arming import repairing
@@ -23,7 +24,6 @@ from sinkfence.leases.tenure import COMPLETED, RELEASED, Loss, Tenure
 from sinkfence.leases.threads import start
 from sinkfence.observe import log
 from sinkfence.sinks import AsyncSink, Sink
-from sinkfence.steps import Steps, answered
 from sinkfence.tokens import Token
 
 MOST_REPAIRS: Final = 2
@@ -52,7 +52,7 @@ class Holder(Generic[L]):
         # Weakly: a lease without a heartbeat that its user has dropped is left to run out.
         self._tenures: weakref.WeakSet[Tenure] = weakref.WeakSet()
 
-    def acquire(self, job_id: str, ttl: float, wait: float) -> Steps[Held[L]]:
+    def acquire(self, job_id: str, ttl: float, wait: float) -> Flow[Held[L]]:
         """Acquire the job, trying for `wait` seconds. See `Leases.acquire`."""
         first = self._clock()
         give_up = first + wait
@@ -88,7 +88,7 @@ class Holder(Generic[L]):
             raise
         return taken
 
-    def arm(self, held: Held[L], interval: float, sinks: Collection[Sink | AsyncSink]) -> Steps[Held[L]]:
+    def arm(self, held: Held[L], interval: float, sinks: Collection[Sink | AsyncSink]) -> Flow[Held[L]]:
         """Start the heartbeat, then arm the sinks; return what is held then, under a new token perhaps.
 
         Whatever goes wrong, the lease is released and the error raised. What was armed stays armed, which
@@ -117,7 +117,7 @@ class Holder(Generic[L]):
                 yield from self._give_up(held.tenure)
                 raise
 
-    def leave(self, held: Held[L], error: BaseException | None) -> Steps[None]:
+    def leave(self, held: Held[L], error: BaseException | None) -> Flow[None]:
         """End what the body held, however it ended. See `Leases.hold`.
 
         Raises:
@@ -143,7 +143,7 @@ class Holder(Generic[L]):
         # has ended nothing: then the release counts.
         in_theirs = error is None and was_ours and tenure.may_be_settled
         wait = waits.LEAVING_THEIRS if in_theirs else seconds
-        failed = yield from answered(releasing(self._means, tenure, seconds=wait))
+        failed = yield from returned_error(releasing(self._means, tenure, seconds=wait))
         if failed is not None:
             # Within its term the lease was ours to the end of the body, whose work is good: it runs out.
             if error is None and (isinstance(failed, LeaseLost) or not was_ours):
@@ -185,7 +185,7 @@ class Holder(Generic[L]):
         self._heartbeat.stop(max(until - self._clock(), 0.0))
         return errors
 
-    def _try_to_beat(self) -> Steps[None]:
+    def _try_to_beat(self) -> Flow[None]:
         # Once: a role that may have one connection acquires by it, and each lease would be lost after a ttl.
         # An asynchronous store tries it at its first call.
         check = getattr(self._means.store, "check", None)
@@ -217,7 +217,7 @@ class Holder(Generic[L]):
             self._tenures.add(tenure)
         return Held(lease, tenure)
 
-    def _replace(self, tenure: Tenure, stale: StaleToken) -> Steps[Held[L] | None]:
+    def _replace(self, tenure: Tenure, stale: StaleToken) -> Flow[Held[L] | None]:
         # Ended first: the heartbeat would report the old token as lost when it is only replaced.
         tenure.finish("a sink refused to be armed by it", None)
         grant = None
@@ -230,11 +230,11 @@ class Holder(Generic[L]):
                 yield from self._release_quietly(tenure.token, waits.LEAVING)
         return self._take(grant, asked, tenure.ttl) if grant else None
 
-    def _give_up(self, tenure: Tenure) -> Steps[None]:
+    def _give_up(self, tenure: Tenure) -> Flow[None]:
         tenure.finish("it was given up before the body", None)
         yield from self._release_quietly(tenure.token, waits.LEAVING)
 
-    def _make_room(self, tenure: Tenure, stale: StaleToken) -> Steps[bool]:
+    def _make_room(self, tenure: Tenure, stale: StaleToken) -> Flow[bool]:
         # Where the store has gone back, the next owner would be refused like this one, and the next.
         until = self._clock() + waits.LEAVING
         grant = None
@@ -247,7 +247,7 @@ class Holder(Generic[L]):
         yield from self._release_quietly(grant.token if grant else tenure.token, left)
         return grant is not None
 
-    def _release_quietly(self, token: Token, seconds: float) -> Steps[None]:
+    def _release_quietly(self, token: Token, seconds: float) -> Flow[None]:
         failed = yield partial(self._asking.release, token, seconds)
         # Somebody else's by now, or it runs out by itself.
         if failed is not None and not isinstance(failed, LeaseLost):

@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 
 from sinkfence import observe
 from sinkfence.errors import LeaseLost, StaleToken
+from sinkfence.flows import Flow, drive
 from sinkfence.leases import waits
 from sinkfence.leases.means import Means
 from sinkfence.leases.tenure import COMPLETED, RELEASED, TERM_OVER, Tenure
 from sinkfence.results import as_json
-from sinkfence.steps import Steps, drive
 from sinkfence.tokens import Token, idempotency_key
 
 
@@ -134,7 +134,7 @@ class Lease(BaseLease):
         drive(releasing(self._means, self._tenure, conn))
 
 
-def renewing(means: Means[Any], tenure: Tenure, conn: object = None) -> Steps[None]:
+def renewing(means: Means[Any], tenure: Tenure, conn: object = None) -> Flow[None]:
     """See `Lease.renew`."""
     _refuse_forked(tenure)
     if tenure.end is not None:
@@ -156,7 +156,7 @@ def renewing(means: Means[Any], tenure: Tenure, conn: object = None) -> Steps[No
         raise LeaseLost(tenure.token, tenure.over() or TERM_OVER)
 
 
-def completing(means: Means[Any], tenure: Tenure, result: Any, conn: object = None) -> Steps[None]:
+def completing(means: Means[Any], tenure: Tenure, result: Any, conn: object = None) -> Flow[None]:
     """See `Lease.complete`."""
     _refuse_forked(tenure)
     text = None if result is None else as_json(result)
@@ -173,7 +173,7 @@ def completing(means: Means[Any], tenure: Tenure, result: Any, conn: object = No
 
 def releasing(
     means: Means[Any], tenure: Tenure, conn: object = None, seconds: float | None = None
-) -> Steps[None]:
+) -> Flow[None]:
     """See `Lease.release`. `seconds`: for how long the answer is waited for."""
     _refuse_forked(tenure)
     # Asked now: its end is the end of its term.

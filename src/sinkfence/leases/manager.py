@@ -15,6 +15,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import NoReturn
 
+from sinkfence.flows import drive
 from sinkfence.grants import Record, Store
 from sinkfence.leases.arming import arm_here, check_sinks
 from sinkfence.leases.asking import InThreads
@@ -25,7 +26,6 @@ from sinkfence.leases.means import Means
 from sinkfence.leases.per_process import PerProcess, check_prefix, check_store, check_wait
 from sinkfence.observe import log
 from sinkfence.sinks import Sink
-from sinkfence.steps import drive
 from sinkfence.terms import Clock, boot_time
 from sinkfence.tokens import check_job_id
 

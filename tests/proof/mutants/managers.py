@@ -10,7 +10,7 @@ HOLDER = "src/sinkfence/leases/holder.py"
 ARMING = "src/sinkfence/leases/arming.py"
 LOOPS = "src/sinkfence/leases/loops.py"
 OBSERVE = "src/sinkfence/observe.py"
-STEPS = "src/sinkfence/steps.py"
+FLOWS = "src/sinkfence/flows.py"
 
 MANAGERS: tuple[Mutant, ...] = (
     Mutant(
@@ -273,29 +273,29 @@ MANAGERS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
-        "errors do not reach the steps",
+        "errors do not reach the flow",
         "managers.failing_arm",
         "L5",
         "a lease that was to be given back after an error is not",
         (
             Edit(
-                STEPS,
+                FLOWS,
                 "answer = call()\n            except BaseException as error:"
-                "  # noqa: BLE001 - the steps decide\n                call = steps.throw(error)",
+                "  # noqa: BLE001 - the flow decides\n                call = flow.throw(error)",
                 "answer = call()\n            except BaseException:\n                raise",
             ),
         ),
     ),
     Mutant(
-        "errors do not reach the steps of a loop",
+        "errors do not reach the flow in a loop",
         "managers.failing_arm_in_a_loop",
         "L5",
         "a lease that was to be given back after an error is not",
         (
             Edit(
-                STEPS,
+                FLOWS,
                 "answer = await call()\n            except BaseException as error:"
-                "  # noqa: BLE001 - the steps decide\n                call = steps.throw(error)",
+                "  # noqa: BLE001 - the flow decides\n                call = flow.throw(error)",
                 "answer = await call()\n            except BaseException:\n                raise",
             ),
         ),
