@@ -1,10 +1,18 @@
-"""Sessions and engines that are given to one bearer: every transaction of theirs is guarded."""
+"""Sessions and engines that are given to one bearer: every transaction of theirs is guarded.
+
+A transaction begins: guard it. Each statement: is it still in that transaction? COMMIT: ask the server.
+Anything refused: leave a connection on which only rollback works. The three tables of `listeners` say which
+event of SQLAlchemy does what: for sessions, for an engine, and on each connection on which one is guarded.
+"""
 
 from __future__ import annotations
 
+from collections import ChainMap
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 from sinkfence.errors import NotEnforced
 from sinkfence.sinks import Bearer
@@ -17,12 +25,15 @@ if TYPE_CHECKING:
     import sqlalchemy
     from sqlalchemy.orm import sessionmaker
 
-    Bound = TypeVar("Bound", bound=sqlalchemy.Engine | sessionmaker[Any])
+    Target = TypeVar("Target", bound=sqlalchemy.Engine | sessionmaker[Any])
 
 KINDS: Final = ("sqlalchemy:Engine", "sqlalchemy.orm:sessionmaker")
 
+Bearers = dict[Token, Bearer]
+Listeners = dict[str, Callable[..., None]]
 
-def bind(target: Bound, bearer: Bearer) -> Bound:
+
+def bind(target: Target, bearer: Bearer) -> Target:
     """Guard every transaction that the sessions or the engine begin from here on, and return the same object.
 
     Where a transaction begins, `guard` is called; before each COMMIT the server is asked, in one more round
@@ -45,181 +56,204 @@ def bind(target: Bound, bearer: Bearer) -> Bound:
         NotEnforced: the transaction that was guarded is not the one that it is in.
     """
     target_: Any = connections.expect(target, *KINDS)
-    if connections.is_a(target_, KINDS[0]):
-        bind_engine(target_, bearer)
-    else:
-        bind_sessions(target_, bearer)
+    bound = BoundEngine if connections.is_a(target_, KINDS[0]) else BoundSessions
+    listen(target_, bound(bearer).listeners())
     return target
 
 
-def bind_sessions(sessions: Any, bearer: Bearer) -> None:
-    """Guard each connection of each session: every one of them commits by itself."""
+def listen(target: Any, listeners: Listeners) -> None:
+    """Have SQLAlchemy call each listener at the event that it stands for. They live as long as the target."""
     from sqlalchemy import event
 
-    def begun(session: Any, transaction: Any, conn: sqlalchemy.Connection) -> None:
+    for name, listener in listeners.items():
+        event.listen(target, name, listener)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundSessions:
+    """Guards each connection of each session: every one of them commits by itself."""
+
+    bearer: Bearer
+
+    def listeners(self) -> Listeners:
+        return {
+            "after_begin": self._guard,
+            "do_orm_execute": self._check_statement,
+            "before_flush": self._check,
+            "before_commit": self._check_commit,
+            "after_transaction_end": self._forget,
+        }
+
+    def _guard(self, session: Any, transaction: Any, conn: sqlalchemy.Connection) -> None:
         if not transaction.nested:
             try:
-                guard(conn, bearer)
-                _hold(conn, transaction, statements.shown([bearer]))
+                guard(conn, self.bearer)
+                bound = bound_on(conn)
+                bearers = bound.sessions[transaction] = statements.shown([self.bearer])
+                bound.told.setdefault(conn.get_transaction(), {}).update(bearers)
             except BaseException:
-                # The session has the connection already, and would go on with it: unguarded.
-                conn.invalidate()
+                conn.invalidate()  # the session has it already, and would go on with it: unguarded
                 raise
 
-    def judge(session: Any, *_: Any) -> None:
+    def _check(self, session: Any, *_: Any) -> None:
         transaction = session.get_transaction()
-        if session.twophase and connected(transaction):  # as it began; SQLAlchemy 2.0.40 chokes on that
+        if session.twophase and connected(transaction):  # in _guard, SQLAlchemy 2.0.40 chokes on that
             raise NotEnforced(connections.TWO_PHASE)
         for conn in connected(transaction):
-            # A listener of the user's that comes first and fails keeps `begun` from being called.
-            if not conn.invalidated and transaction not in _held.get(conn, ()):
+            # A listener of the user's that comes first and fails keeps _guard from being called.
+            if not conn.invalidated and transaction not in bound_on(conn).sessions:
                 raise NotEnforced("this transaction was begun without its guard: roll back, and begin again")
 
-    def executing(state: Any) -> None:
-        judge(state.session)
+    def _check_statement(self, state: Any) -> None:
+        self._check(state.session)
 
-    def committing(session: Any) -> None:
-        judge(session)
+    def _check_commit(self, session: Any) -> None:
+        self._check(session)
         transaction = session.get_transaction()
         for conn, commits in connected(transaction).items():
-            # Where the COMMIT is another's, whose savepoint may have taken the guard with it.
+            # Somebody else commits the transaction that the session has joined, after _forget. A savepoint of
+            # theirs that was rolled back may have taken the guard with it.
             if not commits and not conn.invalidated:
-                _confirm(conn, _held[conn][transaction])
+                confirm(conn, bound_on(conn).sessions[transaction])
 
-    def ended(session: Any, transaction: Any) -> None:
+    def _forget(self, session: Any, transaction: Any) -> None:
         for conn in connected(transaction):
-            if (held := _held.get(conn)) is not None:
-                held.pop(transaction, None)
-
-    event.listen(sessions, "after_begin", begun)
-    event.listen(sessions, "do_orm_execute", executing)
-    event.listen(sessions, "before_flush", judge)
-    event.listen(sessions, "before_commit", committing)
-    event.listen(sessions, "after_transaction_end", ended)
+            bound_on(conn).sessions.pop(transaction, None)
 
 
-def bind_engine(engine: Any, bearer: Bearer) -> None:
-    """Guard each transaction in the moment of its BEGIN, when SQLAlchemy has no name for it yet."""
-    from sqlalchemy import event
+@dataclass(frozen=True, eq=False)
+class BoundEngine:
+    """Guards each transaction in the moment of its BEGIN, when SQLAlchemy has no name for it yet.
 
-    def begun(conn: sqlalchemy.Connection) -> None:
-        if conn in _refused:
-            return
+    Outside of SQLAlchemy's transactions run a sequence by itself, and what the user's own listeners send at
+    BEGIN. One that comes first and fails keeps `_guard` from being called, and SQLAlchemy goes on so; then
+    COMMIT may come from a pool that resets by it, or as text.
+    """
+
+    bearer: Bearer
+
+    def listeners(self) -> Listeners:
+        return {
+            "begin": self._guard,
+            "before_cursor_execute": self._refuse_autocommit,
+            "after_cursor_execute": self._guard_outside,
+            "begin_twophase": self._refuse_two_phase,
+        }
+
+    def _guard(self, conn: sqlalchemy.Connection) -> None:
         try:
+            bound = bound_on(conn)
+            if bound.ours:
+                return
             connections.refuse_unfit(conn)
-            attempt = Attempt(statements.shown([bearer]), ours=True)
-            _guarding.add(conn)
+            attempt = Attempt(statements.shown([self.bearer]), ours=True)
+            bound.ours = True
             try:
                 with translating(attempt):
                     connections.run(conn, statements.guard(attempt.bearers))
             finally:
-                _guarding.discard(conn)
-            _hold(conn, conn, attempt.bearers)
+                bound.ours = False
+            bound.engines[self] = attempt.bearers
         except BaseException:
-            _refuse(conn)
+            refuse(conn)
             raise
 
-    # Outside of SQLAlchemy's transactions run a sequence by itself, and what the user's own listeners send at
-    # BEGIN. A listener that comes first and fails keeps `begun` from being called, and SQLAlchemy goes on so;
-    # then COMMIT may come from a pool that resets by it, or as text.
-    def executing(conn: sqlalchemy.Connection, *_: Any) -> None:
+    def _refuse_autocommit(self, conn: sqlalchemy.Connection, *_: Any) -> None:
         if conn.get_transaction() is None and connections.autocommits(conn):
-            if conn not in _refused:
-                _refuse(conn)
+            if not bound_on(conn).ours:
+                refuse(conn)
             raise NotEnforced("in autocommit, and begun without its guard: roll back, and begin again")
 
-    def executed(conn: sqlalchemy.Connection, *_: Any) -> None:
-        if conn.get_transaction() is None and conn not in _guarding:
-            begun(conn)  # afterwards, for SET TRANSACTION must come first; what matters is that COMMIT looks
+    def _guard_outside(self, conn: sqlalchemy.Connection, *_: Any) -> None:
+        if conn.get_transaction() is None and not bound_on(conn).ours:
+            self._guard(conn)  # only now, for SET TRANSACTION must be the first; in time for any COMMIT
             if conn.get_transaction() is not None:
                 conn.rollback()  # it could be begun: the sequence alone had run, and is none the worse for it
 
-    def prepared(conn: sqlalchemy.Connection, xid: Any) -> None:
+    def _refuse_two_phase(self, conn: sqlalchemy.Connection, xid: Any) -> None:
         raise NotEnforced(connections.TWO_PHASE)
 
-    event.listen(engine, "begin", begun)
-    event.listen(engine, "before_cursor_execute", executing)
-    event.listen(engine, "after_cursor_execute", executed)
-    event.listen(engine, "begin_twophase", prepared)
+
+@dataclass(slots=True, eq=False)
+class Bound:
+    """What is guarded on one connection. It keeps nothing of SQLAlchemy's alive."""
+
+    engines: dict[BoundEngine, Bearers] = field(default_factory=dict[BoundEngine, Bearers])
+    """Whose guard COMMIT must find there, as of the last BEGIN."""
+    sessions: WeakKeyDictionary[Any, Bearers] = field(default_factory=WeakKeyDictionary[Any, Bearers])
+    """The same by each session's transaction, until that has ended: several may share one COMMIT."""
+    told: WeakKeyDictionary[Any, Bearers] = field(default_factory=WeakKeyDictionary[Any, Bearers])
+    """Who hears of a refused COMMIT: the bearers of all sessions that were in it, by its transaction."""
+    ours: bool = False
+    """Whether what begins or is sent now comes from here, and is not to be guarded."""
+
+    def listeners(self) -> Listeners:
+        return {"before_cursor_execute": self._check_statement, "commit": self._confirm}
+
+    def _check_statement(self, conn: sqlalchemy.Connection, *_: Any) -> None:
+        """Notice at once, where the driver knows it, that the guarded transaction is over."""
+        guarded = self.engines or self.sessions
+        if guarded and conn.get_transaction() is not None and connections.on_server(conn) is False:
+            raise NotEnforced(
+                "the guarded transaction was ended by other means than its session or engine, as by a COMMIT "
+                "or ROLLBACK that was sent as text: what follows is not guarded. Roll back, and begin again"
+            )
+
+    def _confirm(self, conn: sqlalchemy.Connection) -> None:
+        """Ask the server, which alone knows what was sent past SQLAlchemy: as text, by the driver."""
+        guarded = ChainMap(*self.engines.values(), *self.sessions.values())
+        try:
+            if guarded:
+                confirm(conn, dict(guarded))
+        except BaseException:
+            conn.invalidate()  # SQLAlchemy sends no ROLLBACK any more once it has come here
+            raise
 
 
-_guarding: Final[WeakSet[sqlalchemy.Connection]] = WeakSet()
-"""Those on which a bound engine's own statement is under way."""
-_refused: Final[WeakSet[sqlalchemy.Connection]] = WeakSet()
+_bound: Final[WeakKeyDictionary[sqlalchemy.Connection, Bound]] = WeakKeyDictionary()
 
 
-def _refuse(conn: sqlalchemy.Connection) -> None:
+def bound_on(conn: sqlalchemy.Connection) -> Bound:
+    """Return what is guarded on a connection, whose COMMIT asks for that from the first call on."""
+    if conn not in _bound:
+        bound = Bound()
+        listen(conn, bound.listeners())
+        listen(conn.dialect, {"handle_error": translate})  # shared by all connections, and added once
+        _bound[conn] = bound  # if a signal raises before this, those listeners have nothing to look after
+    return _bound[conn]
+
+
+def confirm(conn: sqlalchemy.Connection, bearers: Bearers) -> None:
+    """Refuse the COMMIT unless each guard was taken in the very transaction that is open on the server."""
+    with translating(Attempt(bearers, ours=True)):
+        connections.run(conn, statements.confirm(bearers))
+
+
+def refuse(conn: sqlalchemy.Connection) -> None:
     """Leave the connection in a transaction that can only be rolled back, as the failed one of a session is.
 
-    Where this event raises, SQLAlchemy has no transaction, and begins none any more: what the connection is
+    Where "begin" raises, SQLAlchemy has no transaction, and begins none any more: what the connection is
     given next would run outside of any, at once in autocommit, and its commit() would say nothing.
     """
-    _refused.add(conn)
+    bound = bound_on(conn)
+    bound.ours = True
     try:
         with suppress(Exception):
             conn.begin()
             conn.invalidate()
     finally:
-        _refused.discard(conn)
+        bound.ours = False
         if not (conn.invalidated and conn.in_transaction()):
             conn.close()
 
 
-_held: Final[WeakKeyDictionary[sqlalchemy.Connection, WeakKeyDictionary[Any, dict[Token, Bearer]]]] = (
-    WeakKeyDictionary()
-)
-# Whose guard must be there at the next COMMIT: of a session's transaction, until it has ended, as
-# sessions may be in savepoints of one that began outside; of a bound engine, by the connection itself.
-_bearers: Final[WeakKeyDictionary[Any, dict[Token, Bearer]]] = WeakKeyDictionary()
-# By SQLAlchemy's transaction, for which sessions of several leases may be guarded, each of them to be told; a
-# bound engine, which has none yet and the same bearers for all, by the connection.
-
-
-def _hold(conn: sqlalchemy.Connection, key: Any, bearers: dict[Token, Bearer]) -> None:
-    """Have the guard looked for before each COMMIT, and the errors of this connection translated."""
-    from sqlalchemy import event
-
-    if conn not in _held:
-        event.listen(conn, "commit", _committing)
-        event.listen(conn, "before_cursor_execute", _executing)
-    if not event.contains(conn.dialect, "handle_error", _translate):
-        event.listen(conn.dialect, "handle_error", _translate)
-    _held.setdefault(conn, WeakKeyDictionary())[key] = bearers
-    _bearers.setdefault(conn.get_transaction() or conn, {}).update(bearers)
-
-
-def _committing(conn: sqlalchemy.Connection) -> None:
-    """Ask the server, which alone knows what was sent past SQLAlchemy: as text, by the driver's cursor."""
-    tokens = {token: bearer for held in list(_held[conn].values()) for token, bearer in held.items()}
-    try:
-        if tokens:
-            _confirm(conn, tokens)
-    except BaseException:
-        conn.invalidate()  # SQLAlchemy sends no ROLLBACK any more once it has come here
-        raise
-
-
-def _confirm(conn: sqlalchemy.Connection, tokens: dict[Token, Bearer]) -> None:
-    with translating(Attempt(tokens, ours=True)):
-        connections.run(conn, statements.confirm(tokens))
-
-
-def _executing(conn: sqlalchemy.Connection, *_: Any) -> None:
-    """Notice at once, where the driver knows it, that the guarded transaction is over."""
-    if _held[conn] and conn.get_transaction() is not None and connections.on_server(conn) is False:
-        raise NotEnforced(
-            "the guarded transaction was ended by other means than its session or engine, as by a COMMIT or "
-            "ROLLBACK that was sent as text: what follows is not guarded. Roll back, and begin again"
-        )
-
-
-def _translate(context: Any) -> None:
+def translate(context: Any) -> None:
     """Raise what the error means: what a listener raises, SQLAlchemy raises in place of its own error."""
-    conn = context.connection
-    if conn is None:  # none could be had, or one in the pool didn't answer
-        return
-    root = conn.get_transaction()
-    attempt = Attempt({**_bearers.get(conn, {}), **(_bearers.get(root, {}) if root is not None else {})})
-    if attempt.bearers and attempt.meaning(context.original_exception):
-        with translating(attempt):
-            raise context.original_exception
+    conn = context.connection  # None where none could be had, or one in the pool didn't answer
+    if conn is not None and (bound := _bound.get(conn)):
+        root = conn.get_transaction()
+        told = ChainMap(*bound.engines.values(), bound.told.get(root, {}) if root is not None else {})
+        attempt = Attempt(dict(told))
+        if told and attempt.meaning(context.original_exception):
+            with translating(attempt):
+                raise context.original_exception

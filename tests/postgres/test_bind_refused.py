@@ -270,6 +270,33 @@ def test_a_sequence_by_itself_is_left_alone(db, lease, driver):
     assert db.notes() == ["one"]
 
 
+@pytest.mark.parametrize("begin", [BEGUN["session on a connection"], an_engine])
+def test_a_signal_in_the_middle_of_a_first_transaction_spoils_no_later_one(db, lease, begin, monkeypatch):
+    """Ctrl-C raises between two lines: here when half of what looks after a connection is in place."""
+    listen = sa.event.listen
+
+    def interrupted(target, name, listener):
+        listen(target, name, listener)
+        if isinstance(target, sa.Connection) and name == "before_cursor_execute":
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+    with db.engine() as engine, begin(engine, lease) as tx:
+        monkeypatch.setattr(sa.event, "listen", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write(tx, "interrupted")
+        with ROLLED_BACK_FIRST:
+            tx.commit()
+        tx.rollback()
+        write(tx, "guarded")
+        tx.commit()
+        write(tx, "undone")
+        (tx.connection() if isinstance(tx, orm.Session) else tx).connection.rollback()  # by the driver
+        with pytest.raises(NotEnforced):
+            tx.commit()
+    assert db.notes() == ["guarded"]
+
+
 def test_the_guard_of_one_session_stands_for_no_other_in_the_same_transaction(db, lease):
     """Sessions may join a transaction that began outside; a guard goes with the savepoint it is in."""
 

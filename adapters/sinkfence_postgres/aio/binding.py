@@ -10,19 +10,19 @@ from sinkfence_postgres import binding, connections
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 
-    Bound = TypeVar("Bound", bound=AsyncEngine | async_sessionmaker[Any])
+    Target = TypeVar("Target", bound=AsyncEngine | async_sessionmaker[Any])
 
 KINDS: Final = ("sqlalchemy.ext.asyncio:AsyncEngine", "sqlalchemy.ext.asyncio:async_sessionmaker")
 
 
-def bind(target: Bound, bearer: Bearer) -> Bound:
+def bind(target: Target, bearer: Bearer) -> Target:
     """As `sinkfence_postgres.bind`, for an async_sessionmaker or an AsyncEngine; nothing is awaited."""
     target_: Any = connections.expect(target, *KINDS)
     if connections.is_a(target_, KINDS[0]):
-        binding.bind_engine(target_.sync_engine, bearer)
+        binding.bind(target_.sync_engine, bearer)
         return target
     # The listeners go on the synchronous sessions inside, whose class may be everybody's: so to a new one.
     base = target_.kw.get("sync_session_class") or target_.class_.sync_session_class
     target_.configure(sync_session_class=type(base.__name__, (base,), {}))
-    binding.bind_sessions(target_.kw["sync_session_class"], bearer)
+    binding.listen(target_.kw["sync_session_class"], binding.BoundSessions(bearer).listeners())
     return target

@@ -12,6 +12,7 @@ TOKENS = "src/sinkfence/tokens.py"
 BINDING = "adapters/sinkfence_postgres/binding.py"
 
 INSERT = "        if not connections.run(tx_, entry.insert()):\n"
+ON_CONNECTION = "        listen(conn, bound.listeners())\n"
 RECALL = "            return entry.recall(*connections.run(tx_, entry.select())[0])\n"
 
 MODES: tuple[Mutant, ...] = (
@@ -160,8 +161,8 @@ MODES: tuple[Mutant, ...] = (
         "D9",
         "none of its transactions is checked, though all were promised to be",
         (
-            Edit(BINDING, "                guard(conn, bearer)\n", ""),
-            Edit(BINDING, "    if conn not in _held:\n", "    if False:\n"),
+            Edit(BINDING, "                guard(conn, self.bearer)\n", ""),
+            Edit(BINDING, ON_CONNECTION, ""),
         ),
     ),
     Mutant(
@@ -169,13 +170,7 @@ MODES: tuple[Mutant, ...] = (
         "bound.late",
         "L3",
         "the worker sees a driver's error, takes it for a passing one, and tries again",
-        (
-            Edit(
-                BINDING,
-                '        event.listen(conn.dialect, "handle_error", _translate)\n',
-                "        pass\n",
-            ),
-        ),
+        (Edit(BINDING, '{"handle_error": translate}', "{}"),),
     ),
     Mutant(
         "a bound session that goes on after its refusal",
@@ -183,9 +178,13 @@ MODES: tuple[Mutant, ...] = (
         "D9",
         "a worker that takes the refusal for a passing one gets in by its second attempt",
         (
-            Edit(BINDING, "                conn.invalidate()\n", ""),
-            Edit(BINDING, '    event.listen(sessions, "do_orm_execute", executing)\n', ""),
-            Edit(BINDING, '    event.listen(sessions, "before_commit", committing)\n', ""),
+            Edit(
+                BINDING,
+                "                conn.invalidate()  # the session has it",
+                "                # it has it",
+            ),
+            Edit(BINDING, '            "do_orm_execute": self._check_statement,\n', ""),
+            Edit(BINDING, '            "before_commit": self._check_commit,\n', ""),
         ),
     ),
     Mutant(
@@ -194,9 +193,9 @@ MODES: tuple[Mutant, ...] = (
         "D9",
         "the second attempt runs outside of any transaction, and in autocommit it is there at once",
         (
-            Edit(BINDING, "            _refuse(conn)\n            raise\n", "            raise\n"),
-            Edit(BINDING, '    event.listen(engine, "before_cursor_execute", executing)\n', ""),
-            Edit(BINDING, '    event.listen(engine, "after_cursor_execute", executed)\n', ""),
+            Edit(BINDING, "            refuse(conn)\n            raise\n", "            raise\n"),
+            Edit(BINDING, '            "before_cursor_execute": self._refuse_autocommit,\n', ""),
+            Edit(BINDING, '            "after_cursor_execute": self._guard_outside,\n', ""),
         ),
     ),
     Mutant(
@@ -204,14 +203,14 @@ MODES: tuple[Mutant, ...] = (
         "bound.ended",
         "D9",
         "its writes after a commit by other means are guarded by nobody",
-        (Edit(BINDING, "    if conn not in _held:\n", "    if False:\n"),),
+        (Edit(BINDING, ON_CONNECTION, ""),),
     ),
     Mutant(
         "a bound session's COMMIT not confirmed",
         "bound.replaced",
         "D9",
         "the driver's cursor writes after a ROLLBACK of its own, guarded by nobody, and it is committed",
-        (Edit(BINDING, '        event.listen(conn, "commit", _committing)\n', ""),),
+        (Edit(BINDING, ', "commit": self._confirm', ""),),
     ),
     Mutant(
         "a bound session that does not miss its guard",
@@ -225,6 +224,6 @@ MODES: tuple[Mutant, ...] = (
         "bound.reset",
         "D9",
         "a listener that fails once leaves it to the pool to commit what nobody has guarded",
-        (Edit(BINDING, '    event.listen(engine, "after_cursor_execute", executed)\n', ""),),
+        (Edit(BINDING, '            "after_cursor_execute": self._guard_outside,\n', ""),),
     ),
 )
