@@ -102,9 +102,9 @@ def store(request: pytest.FixtureRequest, open_store: OpenStore) -> Store:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """To acquire waits for a locked row without a bound, so that a test can see it wait."""
-    patient = dataclasses.replace(dialects.POSTGRESQL, hurried="true")
+    unbounded = dataclasses.replace(dialects.POSTGRESQL, wait_100ms="true")
     for module in ("store", "aio"):
-        monkeypatch.setattr(f"sinkfence.stores.sql.{module}.POSTGRESQL", patient)
+        monkeypatch.setattr(f"sinkfence.stores.sql.{module}.POSTGRESQL", unbounded)
 
 
 @pytest.fixture

@@ -117,8 +117,8 @@ LEASES: tuple[Mutant, ...] = (
         (
             Edit(
                 STATEMENTS,
-                "result = {d.result_in}, lease_until = {d.free}\n         WHERE {_MINE} AND",
-                "result = {d.result_in}, lease_until = {d.free}\n         WHERE job_id = :job_id AND",
+                "lease_until = {d.minus_infinity}\n         WHERE {_MINE} AND",
+                "lease_until = {d.minus_infinity}\n         WHERE job_id = :job_id AND",
             ),
         ),
         promise="S6 complete-by-owner",
@@ -131,7 +131,7 @@ LEASES: tuple[Mutant, ...] = (
         (
             Edit(
                 STATEMENTS,
-                "UPDATE {TABLE} SET state = 'done', result = {d.result_in}, lease_until = {d.free}",
+                "UPDATE {TABLE} SET state = 'done', result = {d.result_in}, lease_until = {d.minus_infinity}",
                 "DELETE FROM {TABLE}",
             ),
             Edit(
@@ -164,8 +164,8 @@ LEASES: tuple[Mutant, ...] = (
         (
             Edit(
                 STATEMENTS,
-                "SET owner = NULL, lease_until = {d.free} WHERE {_MINE}",
-                "SET lease_until = {d.free} WHERE {_MINE}",
+                "SET owner = NULL, lease_until = {d.minus_infinity} WHERE {_MINE}",
+                "SET lease_until = {d.minus_infinity} WHERE {_MINE}",
             ),
         ),
         promise="S4 released-stays-released",
@@ -175,7 +175,13 @@ LEASES: tuple[Mutant, ...] = (
         "leases.failover",
         "S7",
         "a promoted standby issues numbers again that destinations have seen",
-        (Edit(STATEMENTS, '{d.millis})" if by_clock else counted', '{d.millis})" if False else counted'),),
+        (
+            Edit(
+                STATEMENTS,
+                '{d.millis_since_2020})" if by_clock else counted',
+                '{d.millis_since_2020})" if False else counted',
+            ),
+        ),
     ),
     Mutant(
         "number committed asynchronously",

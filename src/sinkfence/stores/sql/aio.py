@@ -23,7 +23,7 @@ from sinkfence.stores.sql import store as threads
 from sinkfence.stores.sql.attempts import Attempts
 from sinkfence.stores.sql.callers import kind_of, noted
 from sinkfence.stores.sql.connections import TIMEOUTS, full, like, made
-from sinkfence.stores.sql.dialects import POSTGRESQL, SQLITE, Query, Row, in_words
+from sinkfence.stores.sql.dialects import POSTGRESQL, SQLITE, Query, Row, inside
 from sinkfence.stores.sql.records import Change
 from sinkfence.stores.sql.sending import OUTDATED, UNPREPARED, pyformat, sqlstate, text
 from sinkfence.stores.sql.sessions import listen
@@ -112,15 +112,15 @@ class SqlStore:
 
     async def renew(self, token: Token, ttl: float, conn: object = None) -> datetime:
         """As `Store.renew`."""
-        return await self._change(statements.renew(in_words(self._dialect, conn), token, ttl), conn)
+        return await self._change(statements.renew(inside(self._dialect, conn), token, ttl), conn)
 
     async def complete(self, token: Token, result: str | None, conn: object = None) -> None:
         """As `Store.complete`."""
-        await self._change(statements.complete(in_words(self._dialect, conn), token, result), conn)
+        await self._change(statements.complete(inside(self._dialect, conn), token, result), conn)
 
     async def release(self, token: Token, conn: object = None) -> None:
         """As `Store.release`."""
-        await self._change(statements.release(in_words(self._dialect, conn), token), conn)
+        await self._change(statements.release(inside(self._dialect, conn), token), conn)
 
     async def get(self, job_id: str) -> Record | None:
         """As `Store.get`."""

@@ -71,7 +71,7 @@ def look(d: Dialect, job_id: str, *, last: bool = False) -> Query:
     `last`: lock the row, so that everyone already waiting for it goes first.
     """
     sql = f"SELECT {_columns(d)} FROM {TABLE} WHERE job_id = :job_id"
-    return Query(f"{sql} AND {d.patient} {d.lock}" if last else sql, {"job_id": job_id})
+    return Query(f"{sql} AND {d.wait_2s} {d.lock_rows}" if last else sql, {"job_id": job_id})
 
 
 def look_under(d: Dialect, prefix: str) -> Query:
@@ -89,9 +89,9 @@ def reopen(d: Dialect, job_id: str, seen: Record | None = None) -> Change[Record
         Conflict: it has another generation, owner or state by now, or its lease, seen run out, was renewed.
     """
     sql = f"""
-        UPDATE {TABLE} AS j SET state = 'open', owner = NULL, lease_until = {d.free}, result = NULL
-         WHERE job_id = :job_id AND {_still(d, seen)} AND {d.patient}
-        RETURNING {_columns(d)}, {d.durable}"""
+        UPDATE {TABLE} AS j SET state = 'open', owner = NULL, lease_until = {d.minus_infinity}, result = NULL
+         WHERE job_id = :job_id AND {_still(d, seen)} AND {d.wait_2s}
+        RETURNING {_columns(d)}, {d.sync_commit}"""
 
     def refused(found: Record | None) -> Record:
         if found is None:
@@ -112,14 +112,14 @@ def raise_above(d: Dialect, job_id: str, n: int, seen: Record | None = None) -> 
     # Who holds the job under n or more is above whatever had to be passed: the lease is left alone.
     sql = f"""
         INSERT INTO {TABLE} AS j (job_id, generation, lease_until, state)
-        SELECT CAST(:job_id AS text), CAST(:n AS bigint), {d.free}, 'open' WHERE {d.patient}
+        SELECT CAST(:job_id AS text), CAST(:n AS bigint), {d.minus_infinity}, 'open' WHERE {d.wait_2s}
         ON CONFLICT (job_id) DO UPDATE
            SET generation = {d.greatest}(j.generation, excluded.generation),
                owner = CASE WHEN j.generation < excluded.generation THEN NULL ELSE j.owner END,
                lease_until = CASE WHEN j.generation < excluded.generation
-                                  THEN {d.free} ELSE j.lease_until END
+                                  THEN {d.minus_infinity} ELSE j.lease_until END
          WHERE {_still(d, seen)}
-        RETURNING {_columns(d)}, {d.durable}"""
+        RETURNING {_columns(d)}, {d.sync_commit}"""
 
     def refused(found: Record | None) -> Record:
         return _made(found, (max(seen.generation, n), None, seen.state) if seen else None)

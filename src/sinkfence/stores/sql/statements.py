@@ -28,13 +28,13 @@ def acquire(d: Dialect, job_id: str, owner: str, ttl: float, *, by_clock: bool) 
     sql = f"""
         INSERT INTO {TABLE} AS j (job_id, generation, owner, lease_until, state)
         SELECT CAST(:job_id AS text), {_next(d, "1", by_clock)}, CAST(:owner AS text), {d.until}, 'open'
-         WHERE {d.hurried}
+         WHERE {d.wait_100ms}
         ON CONFLICT (job_id) DO UPDATE
            SET generation = {_next(d, "j.generation + 1", by_clock)},
                owner = excluded.owner, lease_until = {d.until}
          WHERE j.state = 'open' AND j.lease_until <= {d.clock}
            AND j.generation BETWEEN 0 AND {MAX_GENERATION - 1}
-        RETURNING generation, {d.lease_until}, {d.millis}, {d.durable}"""
+        RETURNING generation, {d.lease_until}, {d.millis_since_2020}, {d.sync_commit}"""
     owner = check_text("owner", owner)
 
     def took(row: Row) -> tuple[Grant, int]:
@@ -63,12 +63,12 @@ def reacquire_above(
     held = f"""
         SELECT job_id AS mine FROM {TABLE}
          WHERE {_MINE} AND {d.greatest}(generation, CAST(:n AS bigint)) < {MAX_GENERATION}
-           AND {d.patient} {d.lock}"""
+           AND {d.wait_2s} {d.lock_rows}"""
     sql = f"""
         WITH held AS MATERIALIZED ({held})
         UPDATE {TABLE} SET generation = {above}, owner = CAST(:fresh AS text), lease_until = {d.until}
           FROM held WHERE job_id = mine
-        RETURNING generation, {d.lease_until}, {d.durable}"""
+        RETURNING generation, {d.lease_until}, {d.sync_commit}"""
     owner = check_text("owner", owner)
 
     def took(row: Row) -> Grant | None:
@@ -92,9 +92,10 @@ def renew(d: Dialect, token: Token, ttl: float) -> Change[datetime]:
     and what was waited would be taken off the lease.
     """
     sql = f"""
-        WITH held AS MATERIALIZED (SELECT job_id AS mine FROM {TABLE} WHERE {_MINE} AND {d.patient} {d.lock})
+        WITH held AS MATERIALIZED (
+            SELECT job_id AS mine FROM {TABLE} WHERE {_MINE} AND {d.bounded} {d.lock_rows})
         UPDATE {TABLE} SET lease_until = {d.until} FROM held WHERE job_id = mine
-        RETURNING {d.lease_until}, {d.durable}"""
+        RETURNING {d.lease_until}, {d.sync_commit}"""
 
     def refused(found: Record | None) -> datetime:
         raise _refusal(token, found)
@@ -106,9 +107,9 @@ def renew(d: Dialect, token: Token, ttl: float) -> Change[datetime]:
 def complete(d: Dialect, token: Token, result: str | None) -> Change[None]:
     """Record the job as done. Owner and generation stay, so that a repetition finds itself done."""
     sql = f"""
-        UPDATE {TABLE} SET state = 'done', result = {d.result_in}, lease_until = {d.free}
-         WHERE {_MINE} AND {d.patient}
-        RETURNING {d.durable}"""
+        UPDATE {TABLE} SET state = 'done', result = {d.result_in}, lease_until = {d.minus_infinity}
+         WHERE {_MINE} AND {d.bounded}
+        RETURNING {d.sync_commit}"""
 
     def refused(found: Record | None) -> None:
         again = found and _is_of(found, token) and found.state == "done"
@@ -123,8 +124,8 @@ def complete(d: Dialect, token: Token, result: str | None) -> Change[None]:
 def release(d: Dialect, token: Token) -> Change[None]:
     """Give the job back. The owner goes, else a late renewal would revive it; the generation stays."""
     sql = f"""
-        UPDATE {TABLE} SET owner = NULL, lease_until = {d.free} WHERE {_MINE} AND {d.patient}
-        RETURNING {d.durable}"""
+        UPDATE {TABLE} SET owner = NULL, lease_until = {d.minus_infinity} WHERE {_MINE} AND {d.bounded}
+        RETURNING {d.sync_commit}"""
 
     def refused(found: Record | None) -> None:
         if not (found and is_settled(token, found.generation, found.owner, found.state)):
@@ -140,13 +141,13 @@ def renew_many(d: Dialect, wanted: Sequence[tuple[Token, float]]) -> Query:
     order two batches deadlocked. Whether it is durable is asked once, and not of each row.
     """
     matching = f"""
-        SELECT j.{d.place} AS mine, w.ttl AS term FROM {TABLE} AS j JOIN {d.each}
+        SELECT j.{d.row_address} AS mine, w.ttl AS term FROM {TABLE} AS j JOIN {d.wanted_rows}
             ON j.job_id = w.job_id AND j.generation = w.generation AND j.owner = w.owner
-         WHERE j.state = 'open' AND coalesce((SELECT {d.durable}), '') <> '?' {d.skip_locked}"""
+         WHERE j.state = 'open' AND coalesce((SELECT {d.sync_commit}), '') <> '?' {d.skip_locked}"""
     sql = f"""
         WITH matching AS MATERIALIZED ({matching})
         UPDATE {TABLE} SET lease_until = {d.until.replace(":ttl", "term")}
-          FROM matching WHERE {TABLE}.{d.place} = mine
+          FROM matching WHERE {TABLE}.{d.row_address} = mine
         RETURNING job_id, generation, owner, {d.lease_until}"""
     rows = [
         {"job_id": token.job_id, "generation": token.generation, "owner": token.owner, "ttl": ttl}
@@ -158,7 +159,7 @@ def renew_many(d: Dialect, wanted: Sequence[tuple[Token, float]]) -> Query:
 def look_many(d: Dialect, tokens: Sequence[Token]) -> Query:
     """Read, without a lock, whose the jobs of a batch are: job_id, generation, owner, state."""
     sql = f"""
-        SELECT j.job_id, j.generation, j.owner, j.state FROM {TABLE} AS j JOIN {d.each}
+        SELECT j.job_id, j.generation, j.owner, j.state FROM {TABLE} AS j JOIN {d.wanted_rows}
             ON j.job_id = w.job_id"""
     return Query(sql, {"wanted": json.dumps([_identity(token) for token in tokens])}, many=True)
 
@@ -196,4 +197,4 @@ def _identity(token: Token) -> dict[str, str | int]:
 
 
 def _next(d: Dialect, counted: str, by_clock: bool) -> str:
-    return f"{d.greatest}({counted}, {d.millis})" if by_clock else counted
+    return f"{d.greatest}({counted}, {d.millis_since_2020})" if by_clock else counted

@@ -23,7 +23,7 @@ from sinkfence.stores.sql import records, schema, statements
 from sinkfence.stores.sql.attempts import is_blocked, run
 from sinkfence.stores.sql.callers import fetch_in
 from sinkfence.stores.sql.connections import engine_for, full, transaction
-from sinkfence.stores.sql.dialects import POSTGRESQL, SQLITE, Query, Row, in_words
+from sinkfence.stores.sql.dialects import POSTGRESQL, SQLITE, Query, Row, inside
 from sinkfence.stores.sql.records import Change
 from sinkfence.stores.sql.sending import send
 from sinkfence.terms import boot_time
@@ -139,7 +139,7 @@ class SqlStore:
         def create(connection: sa.Connection) -> None:
             with transaction(connection):
                 # Whoever waits for a table's lock has all others, renewals too, wait behind it.
-                connection.exec_driver_sql(f"SELECT {self._dialect.patient}")
+                connection.exec_driver_sql(f"SELECT {self._dialect.wait_2s}")
                 schema.create(connection)
 
         try:
@@ -176,7 +176,7 @@ class SqlStore:
 
     def renew(self, token: Token, ttl: float, conn: object = None) -> datetime:
         """As `Store.renew`."""
-        return self.change(statements.renew(in_words(self._dialect, conn), token, ttl), conn)
+        return self.change(statements.renew(inside(self._dialect, conn), token, ttl), conn)
 
     def renew_many(self, wanted: Sequence[tuple[Token, float]]) -> Renewals:
         """As `Store.renew_many`."""
@@ -195,11 +195,11 @@ class SqlStore:
 
     def complete(self, token: Token, result: str | None, conn: object = None) -> None:
         """As `Store.complete`."""
-        self.change(statements.complete(in_words(self._dialect, conn), token, result), conn)
+        self.change(statements.complete(inside(self._dialect, conn), token, result), conn)
 
     def release(self, token: Token, conn: object = None) -> None:
         """As `Store.release`."""
-        self.change(statements.release(in_words(self._dialect, conn), token), conn)
+        self.change(statements.release(inside(self._dialect, conn), token), conn)
 
     def get(self, job_id: str) -> Record | None:
         """As `Store.get`."""
