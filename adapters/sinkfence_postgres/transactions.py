@@ -55,6 +55,11 @@ def translating(attempt: Attempt) -> Generator[None]:
         else:
             observe.refused("postgres", known)
         raise known from exc
+    except BaseException:
+        # A task is cancelled while it waits for the answer to its COMMIT: the server may have applied that.
+        if attempt.committing:
+            watch.doubt(attempt.bearers)
+        raise
 
 
 def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:

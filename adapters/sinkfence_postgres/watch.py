@@ -124,6 +124,12 @@ def asked(token: Token, step: str) -> str | None:
     return fingerprint if step.endswith(f" {key}") else None
 
 
+def doubt(tokens: Collection[Token]) -> None:
+    """Remember that a COMMIT of the present request, if these are its tokens, was sent and not answered."""
+    if watch := over(tokens):
+        watch.doubted = True
+
+
 def hear(error: SinkfenceError) -> None:
     """Remember how the present request was refused: a framework may keep that from the door.
 

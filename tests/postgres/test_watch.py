@@ -2,6 +2,9 @@
 
 import contextlib
 import gc
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 
 import psycopg
@@ -119,6 +122,27 @@ def test_what_was_refused_as_a_whole_was_not_applied(db, token):
     assert mine.refused is refused.value
     assert mine.applied
     engine.dispose()
+
+
+def test_a_commit_that_a_signal_interrupts_leaves_a_doubt(db, token):
+    """Whether the server has applied it before psycopg asked for its end isn't known."""
+    db.arm(token())
+
+    def interrupt():
+        db.wait_until_blocked()  # its check inside COMMIT
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    with (
+        db.connect() as conn,
+        db.connect() as other,
+        ThreadPoolExecutor() as threads,
+        watch.entered(token()) as mine,
+    ):
+        other.execute("select sinkfence.arm(%s, %s, 'new')", (token().job_id, token(1).generation))
+        with pytest.raises(KeyboardInterrupt), transaction(conn, token()):
+            interrupting = threads.submit(interrupt)
+        interrupting.result()
+    assert (mine.committed, mine.applied) == (False, True)
 
 
 POOLS = {
