@@ -96,7 +96,8 @@ def test_nothing_is_broken_and_the_run_counts(tmp_path: Path) -> None:
     log.write_text("".join(effects))
     done = check(into)
     assert done.returncode == 1
-    assert done.stdout.startswith("D5 ")
+    # Where another one built on it, that one comes without its base (D3).
+    assert any(line.startswith("D5 ") for line in done.stdout.splitlines())
     assert "D5" in (into / "timeline.html").read_text()
 
 
