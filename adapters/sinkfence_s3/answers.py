@@ -8,7 +8,7 @@ from typing import Any, Final
 from botocore.exceptions import ClientError, ConnectionError, HTTPClientError, IncompleteReadError
 from botocore.parsers import ResponseParserError
 
-_NOT_HEARD: Final = frozenset({"RequestTimeout", "RequestTimeTooSkewed"})
+_NOT_PROCESSED: Final = frozenset({"RequestTimeout", "RequestTimeTooSkewed"})
 """Refusals of a request that came too slowly or was signed too long ago: signed anew it may pass."""
 
 
@@ -27,7 +27,7 @@ def retries(response: Mapping[str, Any]) -> int:
     return int(response.get("ResponseMetadata", {}).get("RetryAttempts", 0))
 
 
-def refused(error: ClientError) -> bool:
+def condition_failed(error: ClientError) -> bool:
     """Whether S3 says that the condition did not hold: 412; 409; 404 for If-Match on a missing key."""
     return status(error) in (409, 412) or code(error) == "NoSuchKey"
 
@@ -37,7 +37,7 @@ def worth_repeating(error: Exception) -> bool:
 
     S3 says that the condition did not hold, or that it did not take the request in.
     """
-    return isinstance(error, ClientError) and (refused(error) or _not_heard(error))
+    return isinstance(error, ClientError) and (condition_failed(error) or _not_processed(error))
 
 
 def nothing_written(error: Exception) -> bool:
@@ -53,16 +53,16 @@ def nothing_written(error: Exception) -> bool:
     return 300 <= status(error) < 500 and retries(error.response) == 0
 
 
-def passing(error: Exception) -> bool:
+def transient(error: Exception) -> bool:
     """Whether the same request may well succeed if it is sent again."""
     if not isinstance(error, ClientError):
         return no_answer(error)
     # An error in a 200 came after S3 had begun to answer: as good as a 500.
-    return not 300 <= status(error) < 500 or status(error) == 409 or _not_heard(error)
+    return not 300 <= status(error) < 500 or status(error) == 409 or _not_processed(error)
 
 
-def _not_heard(error: ClientError) -> bool:
-    return status(error) == 429 or code(error) in _NOT_HEARD
+def _not_processed(error: ClientError) -> bool:
+    return status(error) == 429 or code(error) in _NOT_PROCESSED
 
 
 def no_answer(error: Exception) -> bool:

@@ -12,7 +12,7 @@ from typing import IO, Any, Final, TypeVar
 from botocore.exceptions import ClientError
 
 from sinkfence.errors import OutcomeUnknown, SchemaMismatch
-from sinkfence_s3.answers import no_answer, nothing_written, passing, status, worth_repeating
+from sinkfence_s3.answers import no_answer, nothing_written, status, transient, worth_repeating
 from sinkfence_s3.exchange import Exchange
 
 SENDINGS: Final = 4
@@ -91,9 +91,11 @@ def persist(
     send: Callable[[], T],
     before: Callable[[], object] | None = None,
     times: int = SENDINGS,
-    again: Callable[[Exception], bool] = passing,
+    repeat_if: Callable[[Exception], bool] = transient,
 ) -> T:
-    """Send what is harmless to send twice, and `again` if it failed in passing; `before` is called each time.
+    """Send what may arrive twice without harm; after an error that `repeat_if` accepts, pause and send again.
+
+    At most `times` times. Each time `before` is called first: a lease's term is looked at there.
 
     Raises:
         what `before` raises; the last error.
@@ -104,7 +106,7 @@ def persist(
         try:
             return send()
         except Exception as failure:
-            if not again(failure) or turn + 1 == times:
+            if not repeat_if(failure) or turn + 1 == times:
                 raise
         pause(turn)
     raise AssertionError("unreachable")

@@ -12,9 +12,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from sinkfence.errors import NotEnforced
 from sinkfence.findings import Finding, Grade, Report
-from sinkfence_s3.answers import refused
+from sinkfence_s3.answers import condition_failed
 from sinkfence_s3.exchange import S3Client, endpoint
-from sinkfence_s3.probe import STEPS, races
+from sinkfence_s3.probe import CHECKS, races
 from sinkfence_s3.trial import Problem, Trial, fresh
 
 ROUNDS: Final = 5
@@ -30,7 +30,7 @@ def doctor(client: S3Client, bucket: str, prefix: str = "") -> Report:
     """Try out what fenced objects rest on, and report it; everything under `PREFIX.sinkfence-probe/UUID/`.
 
     Takes some hundred small requests, and deletes what it has made. It asks more than the probe before the
-    first write: it races more often, and tells what that one only refuses. Each step has 30 seconds.
+    first write: it races more often, and tells what that one only refuses. Each check has 30 seconds.
 
     Raises:
         TypeError, ValueError: no client, bucket or prefix for a FencedBucket.
@@ -38,8 +38,8 @@ def doctor(client: S3Client, bucket: str, prefix: str = "") -> Report:
     trial = Trial(client, bucket, prefix)
     try:
         findings: list[Finding] = []
-        for name, step in STEPS.items():
-            findings += _tried(trial, name, "unknown", partial(_conditions, name, step))
+        for name, check in CHECKS.items():
+            findings += _tried(trial, name, "unknown", partial(_conditions, name, check))
         if all(each.grade == "ok" for each in findings):
             findings += _tried(trial, "races", "unknown", _races)
         findings += [_quotes(trial, findings)]
@@ -53,10 +53,10 @@ def doctor(client: S3Client, bucket: str, prefix: str = "") -> Report:
 
 
 def _tried(
-    trial: Trial, name: str, untried: Grade, step: Callable[[Trial], Finding | list[Finding]]
+    trial: Trial, name: str, untried: Grade, check: Callable[[Trial], Finding | list[Finding]]
 ) -> list[Finding]:
     try:
-        found = trial.run(name, step)
+        found = trial.run(name, check)
     except NotEnforced as refusal:
         return [Finding(name, "broken", str(refusal), _USE_ANOTHER)]
     except (ClientError, BotoCoreError, TimeoutError) as error:
@@ -69,8 +69,8 @@ def _judged(name: str, problem: Problem) -> Finding:
     return Finding(name, "broken", problem, _USE_ANOTHER) if problem else Finding(name, "ok", "enforced")
 
 
-def _conditions(name: str, step: Callable[[Trial], Problem], trial: Trial) -> Finding:
-    return _judged(name, step(trial))
+def _conditions(name: str, check: Callable[[Trial], Problem], trial: Trial) -> Finding:
+    return _judged(name, check(trial))
 
 
 def _races(trial: Trial) -> list[Finding]:
@@ -133,7 +133,7 @@ def _beside(
         trial.send(key, call, **wrong)
         did = "accepted"
     except ClientError as error:
-        if not refused(error):
+        if not condition_failed(error):
             raise
         did = "refused"
     changed = trial.differs(key, b"there")

@@ -1,7 +1,7 @@
 """Whether a store enforces the two conditions that fenced objects rest on, tried out on the bucket itself.
 
 Many stores take a condition, ignore it, and answer 200. Others test it, and then write without holding
-anything, so that two writers pass at once. Both look perfect until the day they are needed: so every step
+anything, so that two writers pass at once. Both look perfect until the day they are needed: so every check
 compares the bytes that stand there with those that should, and the conditions are raced.
 """
 
@@ -26,7 +26,7 @@ RACERS: Final = 4
 def probe(client: S3Client, bucket: str, prefix: str = "") -> bool:
     """Try both conditions under `PREFIX.sinkfence-probe/UUID/`, and clean up.
 
-    Takes some thirty small requests; a step whose answers were unclear is begun anew, three times at most.
+    Takes some thirty small requests; a check whose answers were unclear is begun anew, three times at most.
     What may not be deleted is left there, a few bytes each.
 
     Returns:
@@ -35,11 +35,11 @@ def probe(client: S3Client, bucket: str, prefix: str = "") -> bool:
     Raises:
         NotEnforced: a condition isn't.
         botocore's errors: no access, no bucket, no answer; nothing is concluded then.
-        TimeoutError: a step took more than 30 s; nothing is concluded either.
+        TimeoutError: a check took more than 30 s; nothing is concluded either.
     """
     trial = Trial(client, bucket, prefix)
     try:
-        found = {name: trial.run(name, step) for name, step in STEPS.items()}
+        found = {name: trial.run(name, check) for name, check in CHECKS.items()}
         if not any(found.values()):
             found = trial.run("races", races)
     except (ClientError, BotoCoreError) as error:
@@ -106,7 +106,7 @@ def _missing(trial: Trial) -> Problem:
     return trial.differs(key, None)
 
 
-STEPS: Final[Mapping[str, Callable[[Trial], Problem]]] = {
+CHECKS: Final[Mapping[str, Callable[[Trial], Problem]]] = {
     "create if absent": _create,
     "swap if unchanged": _swap,
     "swap of a missing key": _missing,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from botocore.exceptions import ClientError, IncompleteReadError
 
 from sinkfence.errors import Conflict, SchemaMismatch
-from sinkfence_s3.answers import code, passing
+from sinkfence_s3.answers import code, transient
 from sinkfence_s3.delivery import READINGS, pause
 from sinkfence_s3.exchange import Exchange
 from sinkfence_s3.register import Content
@@ -110,7 +110,7 @@ class Stream(io.RawIOBase):
                         "the content was replaced and collected while it was read: get it again"
                     ) from failure
                 turn += 1
-                if not passing(failure) or turn == READINGS:
+                if not transient(failure) or turn == READINGS:
                     raise
                 pause(turn)
 

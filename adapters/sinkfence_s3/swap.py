@@ -121,22 +121,22 @@ def _write(exchange: Exchange, bearer: Bearer, decide: Decide, base: Base | None
     seen, fresh = (look(exchange), True) if base is None else (base[0], False)
     for turn in range(ROUNDS):
         token = bearer.token
-        step: Send | Done | None = None
+        decision: Send | Done | None = None
         try:
-            step = decide(token, seen, secrets.token_hex(16))
+            decision = decide(token, seen, secrets.token_hex(16))
         except SinkfenceError:
             if fresh:
                 raise
-        if not fresh and not isinstance(step, Send):
+        if not fresh and not isinstance(decision, Send):
             # Only a sending may be decided from a kept state, for S3 checks it. Any other answer would be
             # this process's memory against what a newer owner may have done since.
             seen, fresh = look(exchange), True
             continue
-        if isinstance(step, Done):
+        if isinstance(decision, Done):
             assert seen is not None
-            return Outcome(step.entry, _etag(step.entry, seen), True, seen, None)
-        assert step is not None
-        outcome, seen = _carry_out(exchange, bearer, step)
+            return Outcome(decision.entry, _etag(decision.entry, seen), True, seen, None)
+        assert decision is not None
+        outcome, seen = _carry_out(exchange, bearer, decision)
         if outcome is not None:
             return outcome
         fresh = True

@@ -13,13 +13,13 @@ from typing import Any, Final, TypeVar
 from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
 
 from sinkfence.errors import NotEnforced
-from sinkfence_s3.answers import no_answer, nothing_written, passing, refused, retries, status
+from sinkfence_s3.answers import condition_failed, no_answer, nothing_written, retries, status, transient
 from sinkfence_s3.delivery import persist
 from sinkfence_s3.exchange import Bucket, Exchange, S3Client, strong
 from sinkfence_s3.keys import PROBES, check_prefix
 
 PATIENCE: Final = 30.0
-"""Seconds for one step, whatever the client's timeouts are: some stores let who lost a race wait a while."""
+"""Seconds for one task, whatever the client's timeouts are: some stores let who lost a race wait a while."""
 GRACE: Final = 5.0
 """Seconds that requests still under way have to end, before what was made is deleted."""
 
@@ -38,7 +38,7 @@ class Trial:
         """How many keys `clean` could not delete."""
         self._made: set[tuple[str, str | None]] = set()
         self._at_rest = threading.Condition()
-        """Guards these, which the threads of a step go on to change when it was given up, or interrupted."""
+        """Guards these, which the threads of a task go on to change when it was given up, or interrupted."""
         self._under_way: int = 0
         self._over: bool = False
 
@@ -47,13 +47,13 @@ class Trial:
         """How many keys were made, or may have been."""
         return len(self._made)
 
-    def run(self, name: str, step: Callable[[Trial], T]) -> T:
-        """Return what a step returns; it is begun anew, with keys of its own, where an answer was unclear.
+    def run(self, name: str, task: Callable[[Trial], T]) -> T:
+        """Return what a task returns; it is begun anew, with keys of its own, where an answer was unclear.
 
         Raises:
             TimeoutError: it took more than PATIENCE. Its request goes on in its thread, and is nobody's then.
         """
-        result = aside(lambda: persist(lambda: step(self), again=_unclear))
+        result = aside(lambda: persist(lambda: task(self), repeat_if=_unclear))
         try:
             return result.result(PATIENCE)
         except TimeoutError:
@@ -80,7 +80,7 @@ class Trial:
             except ClientError as error:
                 knows_none = status(error) == 501  # a store that says by itself that it knows no conditions
                 made = not (knows_none or nothing_written(error))
-                if knows_none or (refused(error) and not made):
+                if knows_none or (condition_failed(error) and not made):
                     return None
                 raise
             except Exception as error:
@@ -136,7 +136,7 @@ class Trial:
                 gone = partial(Exchange(self.bucket, key).send, self.bucket.client.delete_object, **which)
                 # Credentials that may not delete, or a connection lost now, are no reason to refuse it.
                 with suppress(ClientError, BotoCoreError):
-                    persist(gone, again=_unclear)
+                    persist(gone, repeat_if=_unclear)
                     self.left -= 1
 
         with suppress(TimeoutError):
@@ -144,19 +144,19 @@ class Trial:
 
 
 def fresh(name: str) -> str:
-    """Return a name that nothing was written to: what a step that was begun before left is not looked at."""
+    """Return a name that nothing was written to: an earlier run of the same task may have left something."""
     return f"{name}-{uuid.uuid4()}"
 
 
 def _unclear(error: Exception) -> bool:
-    """Whether a step may end well once it is begun anew: the store was busy, or was sent a write twice.
+    """Whether a task may end well once it is begun anew: the store was busy, or was sent a write twice.
 
     Not what boto3 has repeated already, to no avail, nor where nobody could be reached: the address is wrong,
     most likely, and whoever gave it wants to hear so soon.
     """
     if not isinstance(error, ClientError):
         return no_answer(error) and not isinstance(error, ConnectionError)
-    return refused(error) if retries(error.response) else passing(error)
+    return condition_failed(error) if retries(error.response) else transient(error)
 
 
 def aside(call: Callable[[], T]) -> Future[T]:

@@ -186,8 +186,8 @@ S3: tuple[Mutant, ...] = (
         (
             Edit(
                 SWAP,
-                "if not fresh and not isinstance(step, Send):",
-                "if not fresh and step is None:",
+                "if not fresh and not isinstance(decision, Send):",
+                "if not fresh and decision is None:",
             ),
         ),
     ),
