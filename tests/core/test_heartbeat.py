@@ -23,6 +23,7 @@ from sinkfence.leases.asking import InThreads
 from sinkfence.leases.heartbeat import Heartbeat
 from sinkfence.leases.lease import Lease
 from sinkfence.leases.means import Means
+from sinkfence.leases.once import Once
 from sinkfence.leases.tenure import COMPLETED, RELEASED, Tenure
 from sinkfence.stores.memory import MemoryStore
 from sinkfence.stores.sql import SqlStore
@@ -251,6 +252,14 @@ def test_a_renewal_sent_before_a_release_says_nothing_of_it(hand: ByHand, losses
     hand.heartbeat.beat()
     hand.tell()
     assert losses.heard == []
+
+
+def test_what_is_offered_second_is_not_the_first_though_it_is_the_same() -> None:
+    """Two that end a lease for the same reason are told apart: one of them, and one only, has it told."""
+    once: Once[str] = Once()
+    assert once.value is None
+    assert [once.offer(why) for why in (RELEASED, RELEASED, COMPLETED)] == [True, False, False]
+    assert once.value == RELEASED
 
 
 def test_a_loss_is_seen_and_told(hand: ByHand, losses: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from sinkfence.errors import OutcomeUnknown
 from sinkfence.flows import Interruption
 from sinkfence.grants import Grant, Store
+from sinkfence.leases.once import Once
 from sinkfence.leases.threads import start
 from sinkfence.observe import log
 from sinkfence.tokens import Token
@@ -95,11 +96,10 @@ def within(seconds: float, ask: Callable[[], T], late: Callable[[Future[T]], obj
         Interruption: a signal's handler has raised an Exception here.
     """
     future: Future[T] = Future()
-    first = threading.Lock()
+    began: Once[bool] = Once()
 
     def run() -> None:
-        # Once: what an interrupted start() raises doesn't tell whether the thread runs.
-        if not first.acquire(blocking=False):
+        if not began.offer(True):  # what an interrupted start() raises doesn't tell whether the thread runs
             return
         try:
             future.set_result(ask())
@@ -113,7 +113,7 @@ def within(seconds: float, ask: Callable[[], T], late: Callable[[Future[T]], obj
         answered = wait([future], seconds).done
     except BaseException as interruption:  # Ctrl-C, or a handler's: what is granted now, nobody knows of
         future.add_done_callback(late)
-        if not first.locked():  # and never asked, if what it has interrupted was the start
+        if not began.value:  # and never asked, if what it has interrupted was the start
             with suppress(RuntimeError):
                 start(threading.Thread(target=run, name="sinkfence-asks", daemon=True))
         if isinstance(interruption, Exception):

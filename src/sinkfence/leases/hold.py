@@ -6,14 +6,19 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import Generic, NoReturn, TypeVar
 
+from sinkfence.leases.once import Once
+
 L = TypeVar("L")
 
 
 class _Hold:
     """Refuses what a context manager made of a generator would let through."""
 
+    def __init__(self) -> None:
+        self._entered: Once[bool] = Once()
+
     def _enter_once(self) -> None:
-        if vars(self).setdefault("_entered_by", own := object()) is not own:
+        if not self._entered.offer(True):
             raise RuntimeError("a hold() is entered once: call leases.hold(...) anew for each turn")
 
     def __call__(self, func: object) -> NoReturn:
@@ -32,6 +37,7 @@ class Hold(_Hold, AbstractContextManager[L], Generic[L]):
     """
 
     def __init__(self, block: AbstractContextManager[L]) -> None:
+        super().__init__()
         self._block = block
 
     def __enter__(self) -> L:
@@ -48,6 +54,7 @@ class AsyncHold(_Hold, AbstractAsyncContextManager[L], Generic[L]):
     """As `Hold`, for `async with`."""
 
     def __init__(self, block: AbstractAsyncContextManager[L]) -> None:
+        super().__init__()
         self._block = block
 
     async def __aenter__(self) -> L:

@@ -10,6 +10,7 @@ from typing import Final
 
 from sinkfence.errors import Conflict, LeaseLost, NotEnforced, StaleToken
 from sinkfence.grants import Grant
+from sinkfence.leases.once import Once
 from sinkfence.process import this_process
 from sinkfence.terms import Clock, Term
 
@@ -39,7 +40,7 @@ class Tenure:
         self._lock = threading.RLock()
         self._term = Term(asked, ttl)
         self._lease_until = grant.lease_until
-        self._ended: dict[None, tuple[str]] = {}
+        self._end: Once[str] = Once()
         self._under_way = 0
         self._may_be: str | None = None
         self._settled_at = 0.0
@@ -53,7 +54,7 @@ class Tenure:
     @property
     def end(self) -> str | None:
         """Why it ended, or None."""
-        return self._ended[None][0] if self._ended else None
+        return self._end.value
 
     @property
     def may_be_released(self) -> bool:
@@ -78,7 +79,7 @@ class Tenure:
 
     def remaining(self) -> float:
         """Return the seconds left of the term; not above 0.0 once it ended."""
-        if self.is_forked or self._ended:
+        if self.is_forked or self.end is not None:
             return 0.0
         return self._term.remaining(self._clock())
 
@@ -97,19 +98,19 @@ class Tenure:
         """
         with self._lock:
             # A heartbeat and a renew() may overtake each other: the later request has the longer term.
-            if asked > self._term.asked and not self._ended:
+            if asked > self._term.asked and self.end is None:
                 self._term, self._lease_until = Term(asked, self.ttl), lease_until
             # A transaction that has ended it keeps the row locked: renewed since, it was rolled back.
             if self._in_theirs and asked > self._settled_at and not self._under_way:
                 self._may_be = None
-            return not self._ended and self._term.remaining(self._clock()) > 0
+            return self.end is None and self._term.remaining(self._clock()) > 0
 
     def expire(self) -> None:
         """End it if its term is over."""
         with self._lock:
             # Under the lock: a renewal that arrived after the look would count as in time, and nobody would
             # release what this side has been told is lost.
-            over = self._term.remaining(self._clock()) <= 0 and self._is_first(TERM_OVER)
+            over = self._term.remaining(self._clock()) <= 0 and self._end.offer(TERM_OVER)
         if over:
             self._announce(LeaseLost(self.token, TERM_OVER))
 
@@ -153,13 +154,8 @@ class Tenure:
 
     def finish(self, why: str, loss: Loss | None) -> None:
         """End it, if it hasn't ended."""
-        if self._is_first(why):
+        if self._end.offer(why):
             self._announce(loss)
-
-    def _is_first(self, why: str) -> bool:
-        # Not a look and then a change, between which a signal's handler may come with another end.
-        mine = (why,)
-        return self._ended.setdefault(None, mine) is mine
 
     def _announce(self, loss: Loss | None) -> None:
         if loss is not None:

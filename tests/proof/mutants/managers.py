@@ -51,7 +51,7 @@ MANAGERS: tuple[Mutant, ...] = (
         "managers.renewals_overtake",
         "L4",
         "a worker that has just renewed is told that its time is up",
-        (Edit(TENURE, "if asked > self._term.asked and not self._ended:", "if not self._ended:"),),
+        (Edit(TENURE, "if asked > self._term.asked and self.end is None:", "if self.end is None:"),),
     ),
     Mutant(
         "one's own completion taken for a loss",
@@ -103,8 +103,8 @@ MANAGERS: tuple[Mutant, ...] = (
         (
             Edit(
                 TENURE,
-                "        if self._is_first(why):\n            self._announce",
-                "        if self._is_first(why) or True:\n            self._announce",
+                "        if self._end.offer(why):\n            self._announce",
+                "        if self._end.offer(why) or True:\n            self._announce",
             ),
         ),
     ),
@@ -236,7 +236,7 @@ MANAGERS: tuple[Mutant, ...] = (
         (
             Edit(
                 TENURE,
-                "return not self._ended and self._term.remaining(self._clock()) > 0",
+                "return self.end is None and self._term.remaining(self._clock()) > 0",
                 "return asked > 0",
             ),
         ),
