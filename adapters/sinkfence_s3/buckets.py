@@ -70,11 +70,12 @@ class FencedBucket:
         temporary file first, as its digest travels before it and it may have to be sent again.
 
         Raises:
-            IdempotencyMismatch: something else is at this key, a fenced object too; it stays as it is.
+            IdempotencyMismatch: another step's object, other content or a fenced object is at this key; it
+                stays as it is.
             OutcomeUnknown: sent, and its fate cannot be read: repeat it under the same step.
             SchemaMismatch: the store keeps keys as paths, and has others below this one.
             NotEnforced: the store ignores conditions.
-            TypeError, ValueError: a malformed name, body or step.
+            TypeError, ValueError: a malformed name, body or step; more than 5 GiB.
         """
         return put_once(Exchange(self._bucket, self._key(name)), body, step, self._ready)
 
@@ -100,6 +101,7 @@ class FencedBucket:
 
         Raises:
             SchemaMismatch: something else than a fenced object is at this key: nothing is removed.
+            botocore's errors: no permission to list or to delete, say.
         """
         return collect(self._bucket, self._key(name))
 

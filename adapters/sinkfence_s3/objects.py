@@ -75,7 +75,8 @@ class FencedObject:
 
         Raises:
             StaleToken, GenerationConflict: a newer owner was here; the bearer is told.
-            Conflict: the content is no longer that of write `expect`.
+            Conflict: the content is no longer that of write `expect`; or other threads of this owner wrote
+                first, 32 times.
             IdempotencyMismatch: the step has put other content.
             OutcomeUnknown: sent, and its fate cannot be read: repeat it under the same step.
             JobMismatch, SchemaMismatch, NotEnforced: as `arm`.
@@ -139,7 +140,8 @@ class FencedObject:
 
         Raises:
             KeyError: nothing was put here, or it was deleted.
-            SchemaMismatch: something else, or damaged content, is at this key.
+            SchemaMismatch: something else is at this key, or its content is damaged or missing.
+            Conflict: the content was replaced and collected again and again before it could be opened.
         """
         return readers.read(self._known.bucket, self._known.key)
 
@@ -147,7 +149,7 @@ class FencedObject:
         """Return what is known of the content, or None if nothing was put here, or it was deleted.
 
         Raises:
-            SchemaMismatch: as `get`.
+            SchemaMismatch: something else, or a damaged register, is at this key.
         """
         found = readers.find(self._known.bucket, self._known.key)
         return None if found is None else found[0]
@@ -158,6 +160,6 @@ class FencedObject:
         For looking on: who writes under a generation that was found here makes a stale owner look new.
 
         Raises:
-            SchemaMismatch: as `get`.
+            SchemaMismatch: as `stat`.
         """
         return readers.mark(self._known.bucket, self._known.key)

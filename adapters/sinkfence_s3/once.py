@@ -31,10 +31,7 @@ _SHA256: Final = "sinkfence-sha256"
 def put_once(exchange: Exchange, body: BodyLike, step: str, ready: Callable[[], None]) -> Written:
     """Create the object, or recognise that this very step has created it.
 
-    Raises:
-        IdempotencyMismatch: something else is there: another step's, other content, a register.
-        OutcomeUnknown: sent, and its fate cannot be read.
-        ValueError: more than 5 GiB, and as `bodies.opened`.
+    Raises as `FencedBucket.put_once`.
     """
     step = check_text("step", step)
     # A copy of its own: the digest travels before the bytes, so they must not change once it was taken; and

@@ -22,9 +22,7 @@ def collect(bucket: Bucket, key: str) -> list[str]:
     between the reading of the register and a removal a minute may pass, or any number of takeovers: the
     register that was read is out of date then, and what it condemns is an orphan all the same.
 
-    Raises:
-        SchemaMismatch: no register is at this key: nothing is removed.
-        botocore's errors: no permission to list or to delete.
+    Raises as `FencedBucket.collect`.
     """
     seen = look(Exchange(bucket, key))
     if seen is None:

@@ -111,9 +111,7 @@ class Put:
     def write(self, piece: bytes | bytearray | memoryview) -> None:
         """Take a piece; whenever a part is full and more comes, it is sent.
 
-        Raises:
-            StaleToken, JobMismatch, Conflict: it would be refused; before anything is sent.
-            as `Upload.part`. ValueError: an earlier write failed, or another thread is writing.
+        Raises as `FencedObject.open`; a put that would be refused is refused before its first part is sent.
         """
         # Asked and taken in one step: of two threads that both go on, one would hash its piece first, and the
         # other put its own first. Nobody could read that, and no owner replace it.
@@ -137,11 +135,7 @@ class Put:
         self._whole.release()
 
     def finish(self) -> Written:
-        """Send what is left, and make it the content.
-
-        Raises:
-            as `FencedObject.put`.
-        """
+        """Send what is left, and make it the content; raises as `FencedObject.put`."""
         self._check_whole()
         body: bytes | Data
         if self.size <= MAX_INLINE:

@@ -59,11 +59,7 @@ class JobMark:
 
 
 def mark(bucket: Bucket, key: str) -> JobMark | None:
-    """Return the mark of a register, or None if nothing is at the key.
-
-    Raises:
-        SchemaMismatch: as `find`.
-    """
+    """Return the mark of a register, or None if nothing is at the key; raises as `FencedObject.mark`."""
     seen = look(Exchange(bucket, key))
     if seen is None:
         return None
@@ -74,8 +70,7 @@ def mark(bucket: Bucket, key: str) -> JobMark | None:
 def find(bucket: Bucket, key: str) -> tuple[Stat, Content] | None:
     """Return what is known of the content, and the content or where it is; None if there is none.
 
-    Raises:
-        SchemaMismatch: something else, or a damaged register, is at this key.
+    Raises as `FencedObject.stat`.
     """
     seen = look(Exchange(bucket, key))
     if seen is None or seen.register.content is None:
@@ -96,13 +91,7 @@ def find(bucket: Bucket, key: str) -> tuple[Stat, Content] | None:
 
 
 def read(bucket: Bucket, key: str) -> Reader:
-    """Open the content.
-
-    Raises:
-        KeyError: there is none.
-        SchemaMismatch: as `find`; or the register names a data object that isn't there.
-        Conflict: it was replaced again and again before it could be opened.
-    """
+    """Open the content; raises as `FencedObject.get`."""
     missing: str | None = None
     for turn in range(LOOKS):
         found = find(bucket, key)

@@ -96,8 +96,7 @@ class KnownRegister:
 
         Begins with the state that this owner left here, else with `base`, else with what is read now.
 
-        Raises:
-            what `decide` raises, with nothing applied; OutcomeUnknown; Conflict after ROUNDS lost races.
+        Raises as `FencedObject.put`: what `decide` raises, with nothing applied, and what sending may raise.
         """
         token = token_of(bearer)  # before anything is sent
         self.ready()
