@@ -169,7 +169,7 @@ def refuse_unfit(tx: Any) -> None:
     if prepares:
         raise NotEnforced(TWO_PHASE)
     if is_a(tx, SESSION):
-        sessions.hold(tx)
+        sessions.refuse_second_connection(tx)
 
 
 def begun(tx: Any) -> Any:

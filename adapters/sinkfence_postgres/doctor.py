@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sinkfence.findings import Finding, Grade, Report
 from sinkfence_postgres import protection, rights
-from sinkfence_postgres.asking import Elsewhere, Plan, ask
 from sinkfence_postgres.installation import VERSION
+from sinkfence_postgres.plans import Elsewhere, Plan, carry_out
 from sinkfence_postgres.statements import MAX_JOBS, Query
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def doctor(conn: AnyTx) -> Report:
     Ask as the role that your application logs in with: settings and rights are those of its sessions. That
     advisory locks exclude each other is tried with a second connection, which is opened as this one was.
     """
-    return ask(conn, examining())
+    return carry_out(conn, examining())
 
 
 def examining() -> Plan[Report]:

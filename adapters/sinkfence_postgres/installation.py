@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sinkfence.errors import NotEnforced, SchemaMismatch
 from sinkfence_postgres import connections
-from sinkfence_postgres.asking import within
+from sinkfence_postgres.plans import in_transaction
 from sinkfence_postgres.refusals import Meanings, explained
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def install(conn: psycopg.Connection[Any] | sqlalchemy.Connection) -> None:
         NotEnforced: an open transaction is REPEATABLE READ or SERIALIZABLE.
     """
     tx: Any = connections.expect(conn, *connections.KINDS)
-    with explained(MEANINGS), within(tx, afresh=True):
+    with explained(MEANINGS), in_transaction(tx, read_committed=True):
         script(tx)
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from sinkfence.errors import SchemaMismatch
-from sinkfence_postgres.asking import Plan, ask
+from sinkfence_postgres.plans import Plan, carry_out
 from sinkfence_postgres.refusals import Meanings, explained
 from sinkfence_postgres.statements import Query
 
@@ -37,7 +37,7 @@ def marks(conn: AnyTx, prefix: str = "") -> list[JobMark]:
         ValueError: a NUL in the prefix.
     """
     with explained(MEANINGS):
-        return ask(conn, reading(prefix))
+        return carry_out(conn, reading(prefix))
 
 
 def reading(prefix: str) -> Plan[list[JobMark]]:

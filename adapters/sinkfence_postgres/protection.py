@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from sinkfence.errors import NotEnforced, SchemaMismatch
 from sinkfence.findings import Finding
-from sinkfence_postgres.asking import Plan, ask
 from sinkfence_postgres.installation import begun
+from sinkfence_postgres.plans import Plan, carry_out
 from sinkfence_postgres.refusals import Meanings, explained
 from sinkfence_postgres.statements import Query
 
@@ -49,7 +49,7 @@ def protect(
             table's owner; sinkfence is not installed, or an older version.
     """
     with explained(meanings(table)):
-        ask(conn, protecting(table, job_id, warn_only), afresh=True)
+        carry_out(conn, protecting(table, job_id, warn_only), read_committed=True)
 
 
 def protecting(table: str, job_id: str | None, warn_only: bool) -> Plan[None]:

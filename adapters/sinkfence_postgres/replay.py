@@ -10,7 +10,7 @@ from typing import Any
 
 from sinkfence.sinks import RequestState
 from sinkfence.tokens import Token
-from sinkfence_postgres import asking, connections, statements, watch
+from sinkfence_postgres import connections, plans, statements, watch
 from sinkfence_postgres.statements import Query
 from sinkfence_postgres.transactions import Attempt, translating
 
@@ -104,7 +104,7 @@ class Replay:
             if not connections.is_psycopg(conn):
                 yield conn.execution_options(isolation_level="READ COMMITTED")
                 return
-            where = asking.address(conn)
+            where = plans.address(conn)
         import psycopg
 
         with psycopg.connect(**where) as own:

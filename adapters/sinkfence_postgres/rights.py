@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sinkfence.findings import Finding
-from sinkfence_postgres.asking import Plan
+from sinkfence_postgres.plans import Plan
 from sinkfence_postgres.statements import Query
 
 # The roles of applications are those that log in and write, and the one that asks. What is a SET ROLE away,

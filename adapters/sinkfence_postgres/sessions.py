@@ -14,7 +14,7 @@ GUARDED: Final = "sinkfence_postgres.guarded"
 """Where a session keeps, in its `info`, the transaction that is guarded."""
 
 
-def hold(session: Session) -> None:
+def refuse_second_connection(session: Session) -> None:
     """Refuse a second connection to the session's present transaction, from here on and at its commit.
 
     A session with several binds, or a `get_bind` of its own, commits each of its connections by itself, and
@@ -27,12 +27,12 @@ def hold(session: Session) -> None:
 
     session.info[GUARDED] = session.get_transaction()
     for moment in ("after_begin", "before_commit"):
-        if not event.contains(session, moment, _judge):
-            event.listen(session, moment, _judge)
-    _judge(session)
+        if not event.contains(session, moment, _refuse_several):
+            event.listen(session, moment, _refuse_several)
+    _refuse_several(session)
 
 
-def _judge(session: Session, *_: object) -> None:
+def _refuse_several(session: Session, *_: object) -> None:
     """At a new connection, and once more at the commit: the first refusal may have been swallowed."""
     transaction = session.get_transaction()
     if transaction is session.info.get(GUARDED) and len(connected(transaction)) > 1:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sinkfence.sinks import RequestState
 from sinkfence.tokens import Token
-from sinkfence_postgres import asking, connections, statements, watch
+from sinkfence_postgres import connections, plans, statements, watch
 from sinkfence_postgres.aio.connections import run
 from sinkfence_postgres.replay import AnswerEntry, positive
 from sinkfence_postgres.transactions import Attempt, translating
@@ -46,7 +46,7 @@ class Replay:
             if not connections.is_psycopg(conn):
                 yield await conn.execution_options(isolation_level="READ COMMITTED")
                 return
-            where = asking.address(conn)
+            where = plans.address(conn)
         import psycopg
 
         async with await psycopg.AsyncConnection.connect(**where) as own:

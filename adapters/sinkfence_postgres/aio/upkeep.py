@@ -7,11 +7,11 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sinkfence.findings import Report
-from sinkfence_postgres import asking, connections, installation, protection
+from sinkfence_postgres import connections, installation, plans, protection
 from sinkfence_postgres.aio.connections import KINDS, run
-from sinkfence_postgres.asking import Plan
 from sinkfence_postgres.doctor import examining
 from sinkfence_postgres.marks import MEANINGS, JobMark, reading
+from sinkfence_postgres.plans import Plan
 from sinkfence_postgres.refusals import explained
 from sinkfence_postgres.statements import Query
 
@@ -28,46 +28,46 @@ async def install(conn: AnyTx) -> None:
         await tx.run_sync(installation.install)
         return
     with explained(installation.MEANINGS):
-        async with within(tx, afresh=True):
+        async with in_transaction(tx, read_committed=True):
             await tx.execute(installation.schema())
 
 
 async def protect(conn: AnyTx, table: str, *, job_id: str | None = None, warn_only: bool = False) -> None:
     """As `sinkfence_postgres.protect`."""
     with explained(protection.meanings(table)):
-        await ask(conn, protection.protecting(table, job_id, warn_only), afresh=True)
+        await carry_out(conn, protection.protecting(table, job_id, warn_only), read_committed=True)
 
 
 async def marks(conn: AnyTx, prefix: str = "") -> list[JobMark]:
     """As `sinkfence_postgres.marks`."""
     with explained(MEANINGS):
-        return await ask(conn, reading(prefix))
+        return await carry_out(conn, reading(prefix))
 
 
 async def doctor(conn: AnyTx) -> Report:
     """As `sinkfence_postgres.doctor`."""
-    return await ask(conn, examining())
+    return await carry_out(conn, examining())
 
 
 @asynccontextmanager
-async def within(tx: Any, *, afresh: bool) -> AsyncGenerator[None]:
-    """As `asking.within`, on psycopg."""
+async def in_transaction(tx: Any, *, read_committed: bool) -> AsyncGenerator[None]:
+    """As `plans.in_transaction`, on psycopg."""
     joined = connections.is_open(tx)
     async with nullcontext() if joined else tx.transaction():
-        if afresh and not joined:
-            await run(tx, asking.READ_COMMITTED)
+        if read_committed and not joined:
+            await run(tx, plans.READ_COMMITTED)
         yield
 
 
-async def ask(conn: AnyTx, plan: Plan[T], *, afresh: bool = False) -> T:
-    """As `asking.ask`."""
+async def carry_out(conn: AnyTx, plan: Plan[T], *, read_committed: bool = False) -> T:
+    """As `plans.carry_out`."""
     tx: Any = connections.expect(conn, *KINDS)
     if not connections.is_psycopg(tx):
-        return await tx.run_sync(asking.ask, plan, afresh=afresh)  # type: ignore[no-any-return]
+        return await tx.run_sync(plans.carry_out, plan, read_committed=read_committed)  # type: ignore[no-any-return]
     import psycopg
 
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(within(tx, afresh=afresh))
+        await stack.enter_async_context(in_transaction(tx, read_committed=read_committed))
         other: Any = None
         try:
             step = next(plan)
@@ -77,7 +77,7 @@ async def ask(conn: AnyTx, plan: Plan[T], *, afresh: bool = False) -> T:
                     continue
                 try:
                     if other is None:
-                        opened = await psycopg.AsyncConnection.connect(**asking.address(tx))
+                        opened = await psycopg.AsyncConnection.connect(**plans.address(tx))
                         other = await stack.enter_async_context(opened)
                     rows = await run(other, step.query)
                 except Exception as exc:  # noqa: BLE001

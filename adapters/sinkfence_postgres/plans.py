@@ -1,4 +1,4 @@
-"""What is asked of a server in several statements, written once for every kind of connection."""
+"""Plans of several statements, written once for every kind of connection, and carried out on each."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Elsewhere:
 
 
 Plan = Generator[Query | Elsewhere, list[Any], T]
-"""Yields statements and is sent their rows; that another connection could not be had is thrown into it."""
+"""Yields statements and is sent their rows. An error of the other connection is thrown into it."""
 
 
-def ask(conn: AnyTx, plan: Plan[T], *, afresh: bool = False) -> T:
-    """Carry out a plan in the transaction that is open, or in one that is committed here, as `within`."""
+def carry_out(conn: AnyTx, plan: Plan[T], *, read_committed: bool = False) -> T:
+    """Carry out a plan in the transaction that is open, or in one of its own: see `in_transaction`."""
     tx: Any = connections.expect(conn, *connections.KINDS)
     with ExitStack() as stack:
-        stack.enter_context(within(tx, afresh=afresh))
+        stack.enter_context(in_transaction(tx, read_committed=read_committed))
         other: Any = None
         try:
             step = next(plan)
@@ -40,7 +40,7 @@ def ask(conn: AnyTx, plan: Plan[T], *, afresh: bool = False) -> T:
                     step = plan.send(connections.run(tx, step))
                     continue
                 try:
-                    other = other or stack.enter_context(another(tx))
+                    other = other or stack.enter_context(another_connection(tx))
                     rows = connections.run(other, step.query)
                 except Exception as exc:  # noqa: BLE001
                     step = plan.throw(exc)
@@ -52,23 +52,23 @@ def ask(conn: AnyTx, plan: Plan[T], *, afresh: bool = False) -> T:
 
 
 READ_COMMITTED: Final = Query("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", {}, rows=None)
-"""First in a transaction, whatever isolation the session has: each look is at what is there now."""
+"""Sent first, whatever isolation the session has: each statement then sees what is there by now."""
 
 
 @contextmanager
-def within(tx: Any, *, afresh: bool) -> Generator[None]:
-    """Go into the transaction that is open, or begin one and commit it; `afresh`: in READ COMMITTED."""
+def in_transaction(tx: Any, *, read_committed: bool) -> Generator[None]:
+    """Join the transaction that is open, or begin one, in READ COMMITTED if so, and commit it."""
     joined = connections.is_open(tx)
     with nullcontext() if joined else connections.begun(tx):
         if not connections.autocommits(tx):
-            if afresh and not joined:
+            if read_committed and not joined:
                 connections.run(tx, READ_COMMITTED)
             yield
             return
-        if connections.on_server(tx):  # begun as text, the user's own to commit: it may be a guarded one
+        if connections.on_server(tx):  # the user has sent BEGIN as text, and commits: it may be guarded
             yield
             return
-        # SQLAlchemy's own transaction is none there, and each statement would be one.
+        # In autocommit SQLAlchemy sends no BEGIN: each statement would be a transaction of its own.
         connections.run(tx, Query("BEGIN ISOLATION LEVEL READ COMMITTED", {}, rows=None))
         try:
             yield
@@ -79,8 +79,8 @@ def within(tx: Any, *, afresh: bool) -> Generator[None]:
 
 
 @contextmanager
-def another(tx: Any) -> Generator[Any]:
-    """Open another connection as this one was, and close it."""
+def another_connection(tx: Any) -> Generator[Any]:
+    """Open another connection to the same server as this one was opened, and close it."""
     if connections.is_psycopg(tx):
         import psycopg
 
@@ -89,7 +89,7 @@ def another(tx: Any) -> Generator[Any]:
         return
     from sqlalchemy.engine import Engine
 
-    # By the engine's own creator, with all that its listeners add; not from its pool, which may have no more.
+    # A pool of its own, with the engine's way to connect and its listeners: the engine's may be exhausted.
     engine = connections.core(tx).engine
     engine = Engine(engine.pool.recreate(), engine.dialect, engine.url)
     try:
