@@ -110,7 +110,7 @@ class FencingMiddleware:
                         return await _answer(send, answer)
                     _hide(scope)
                     recorder = _Recorder(passage, claim, replay.max_body, send)
-                    await self._run(scope, receive, _Response(passage, send, recorder))
+                    await self._run(scope, recorder.watched(receive), _Response(passage, send, recorder))
         except _Gone:
             return None
         except Exception as error:
@@ -186,6 +186,18 @@ class _Recorder:
         if recording.whole:
             await self.report(ended=False)
         await self._send(message)
+
+    def watched(self, receive: Receive) -> Receive:
+        """Return how the application receives, with what it hears of its caller noted."""
+
+        async def watched() -> Message:
+            message = await receive()
+            # A StreamingResponse then stops, and a BaseHTTPMiddleware around it puts a regular end to that.
+            if message["type"] == "http.disconnect":
+                self._recording.caller_left()
+            return message
+
+        return watched
 
     async def report(self, *, ended: bool) -> None:
         """Say what has become of the request, once: that nothing has, not before its handler has ended."""

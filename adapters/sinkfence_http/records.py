@@ -84,6 +84,7 @@ class Recording:
         self._parts: list[bytes] = []
         self._size = 0
         self._ended = False
+        self._caller_left = False
 
     def start(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
         """Note the head of the answer."""
@@ -111,8 +112,12 @@ class Recording:
             self._parts.clear()  # an endless answer must not fill the memory
 
     def end(self) -> None:
-        """Note that no more of the body comes."""
-        self._ended = True
+        """Note that no more of the body comes: it was cut off, perhaps, where its caller had left before."""
+        self._ended = not self._caller_left
+
+    def caller_left(self) -> None:
+        """Note that the application was told so, and may stop in the middle of its answer."""
+        self._caller_left = True
 
     @property
     def whole(self) -> bool:

@@ -448,3 +448,24 @@ def test_a_caller_that_leaves_while_it_is_served(shop, account):
     while (again := shop.pay(account, more="?stall=before")).fencing == "request-in-progress":
         pass
     assert again.fencing in ("accepted;replayed", "accepted", "outcome-unknown")
+
+
+def test_a_stream_that_ended_because_its_caller_left_is_not_given_again_as_a_whole_one(
+    start_service, tmp_path, account
+):
+    """Starlette's BaseHTTPMiddleware, behind the door, puts a regular end to a stream that was cut off."""
+    settings = {"log": str(tmp_path / "log"), "folder": str(tmp_path / "gate"), "middleware": True}
+    service = start_service("replay_service.py", json.dumps(settings), name="starlette")
+    shop, more = Shop(service, tmp_path / "log", durable=False), "?answer=stream&stall=within"
+    head = (
+        f"POST /accounts/{account}{more} HTTP/1.1\r\nHost: x\r\nX-User: ann\r\nIdempotency-Key: k\r\n"
+        f'Fencing-Token: "account-{account}";g=7;o="o7"\r\nContent-Length: 1\r\n\r\n1'
+    )
+    with shop.held():
+        with socket.create_connection(("127.0.0.1", service.port)) as connection:
+            connection.sendall(head.encode())
+            received = b""
+            while b"data:" not in received:
+                received += connection.recv(4096)
+        again = until_served(shop, account, more=more)
+    assert (again.status, again.fencing) == (409, "outcome-unknown")

@@ -30,6 +30,8 @@ else:
     from sqlalchemy.ext.asyncio import create_async_engine
     from starlette.applications import Starlette
     from starlette.background import BackgroundTask
+    from starlette.middleware import Middleware
+    from starlette.middleware.base import BaseHTTPMiddleware
     from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route
 
@@ -137,6 +139,8 @@ def starlette_app() -> Any:
                     yield b"data: %d %d\n\n" % (run, number)
                     if query["answer"] == "breaks":
                         raise RuntimeError("as the test wants")
+                    if query.get("stall") == "within":
+                        await anyio.to_thread.run_sync(stall, abandon_on_cancel=True)
 
             return StreamingResponse(chunks(), media_type="text/event-stream")
         status, headers, body = plan(query, run, size)
@@ -147,10 +151,13 @@ def starlette_app() -> Any:
             response.headers["Content-Length"] = str(len(body) + 1)
         return response
 
+    async def passes(request: Any, call_next: Any) -> Any:
+        return await call_next(request)
+
     paths = ["/accounts/{account:int}", "/other/{account:int}"]
-    return asgi.FencingMiddleware(
-        Starlette(routes=[Route(path, pay, methods=["POST", "PUT"]) for path in paths]), fence
-    )
+    routes = [Route(path, pay, methods=["POST", "PUT"]) for path in paths]
+    middleware = [Middleware(BaseHTTPMiddleware, dispatch=passes)] if SETTINGS.get("middleware") else []
+    return asgi.FencingMiddleware(Starlette(routes=routes, middleware=middleware), fence)
 
 
 def flask_app() -> Any:
