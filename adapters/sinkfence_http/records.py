@@ -16,7 +16,7 @@ KEPT: Final = frozenset(
     {
         *("cache-control", "content-disposition", "content-digest", "content-encoding", "content-language"),
         *("content-location", "content-type", "etag", "last-modified", "link", "location", "repr-digest"),
-        "vary",
+        *("retry-after", "vary"),
     }
 )
 """The headers that are kept. Never Set-Cookie, Date, or what belongs to one connection."""

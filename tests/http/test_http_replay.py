@@ -107,7 +107,7 @@ def test_a_repetition_gets_the_first_answer(shop, account):
 def test_what_is_kept_of_an_answer(shop, account):
     """Of the headers those on the list, in their order; of the body every byte. No cookie is handed on."""
     first, again = (shop.pay(account, more="?answer=rich") for _ in range(2))
-    kept = ["content-type", "etag", "content-disposition", "location", "content-encoding"]
+    kept = ["content-type", "etag", "content-disposition", "location", "retry-after", "content-encoding"]
     assert [(n.lower(), v) for n, v in first.headers.items() if n.lower() in kept] == [
         (n.lower(), v) for n, v in again.headers.items() if n.lower() in kept
     ]

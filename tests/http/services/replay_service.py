@@ -46,6 +46,7 @@ RICH = [
     ("Set-Cookie", "b=2"),
     ("X-Request-Id", "first"),
     ("Location", "/payments/7"),
+    ("Retry-After", "5"),
     ("Content-Encoding", "gzip"),
 ]
 
