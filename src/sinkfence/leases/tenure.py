@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -21,6 +22,17 @@ FORKED: Final = "this process was forked from the one that holds it"
 
 Loss = LeaseLost | StaleToken
 """How a lease is lost: to a later owner or to time, or because a sink has seen a later owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A release or a completion that the store has not refused: it has ended the lease, or may have."""
+
+    how: str
+    """RELEASED or COMPLETED."""
+    answered_at: float
+    in_callers_transaction: bool
+    """Then it counts once that is committed, of which nobody tells us."""
 
 
 class Tenure:
@@ -41,10 +53,10 @@ class Tenure:
         self._term = Term(asked, ttl)
         self._lease_until = grant.lease_until
         self._end: Once[str] = Once()
-        self._under_way = 0
-        self._may_be: str | None = None
-        self._settled_at = 0.0
-        self._in_theirs = False
+        self._unanswered = 0
+        """How many releases and completions are open requests."""
+        self._settled: Settled | None = None
+        """The last one that was not refused."""
 
     @property
     def lease_until(self) -> datetime:
@@ -62,12 +74,14 @@ class Tenure:
 
         Only within the term: past it, somebody may have taken the job without that.
         """
-        return self._may_be == RELEASED and self.remaining() > 0
+        ours = self._settled
+        return ours is not None and ours.how == RELEASED and self.remaining() > 0
 
     @property
     def may_be_settled(self) -> bool:
         """Whether a transaction of the caller's has ended it, and is open or was committed."""
-        return self._in_theirs and self._may_be is not None
+        ours = self._settled
+        return ours is not None and ours.in_callers_transaction
 
     @property
     def is_forked(self) -> bool:
@@ -101,8 +115,9 @@ class Tenure:
             if asked > self._term.asked and self.end is None:
                 self._term, self._lease_until = Term(asked, self.ttl), lease_until
             # A transaction that has ended it keeps the row locked: renewed since, it was rolled back.
-            if self._in_theirs and asked > self._settled_at and not self._under_way:
-                self._may_be = None
+            ours = self._settled
+            if ours and ours.in_callers_transaction and asked > ours.answered_at and not self._unanswered:
+                self._settled = None
             return self.end is None and self._term.remaining(self._clock()) > 0
 
     def expire(self) -> None:
@@ -115,29 +130,32 @@ class Tenure:
             self._announce(LeaseLost(self.token, TERM_OVER))
 
     def gone(self, why: str, *, settled: bool) -> None:
-        """Hear that a read found the record to be no longer this token's.
+        """Hear that the heartbeat has read a record that is no longer ours.
 
-        `settled`: released or completed under this very generation. That is no loss where this side may have
-        done it: the heartbeat reads the row that a `complete` has just changed, before its answer is here,
-        or after a commit of the caller's that nobody tells us of. Nor is it one where that was a release, and
-        the next owner was quicker than the heartbeat.
+        That is no loss if we may have ended the lease ourselves: by a release or a completion that is under
+        way, whose change is read before its answer is here; or in a transaction of the caller's, of whose
+        commit nobody tells us.
+
+        `settled`: the record was released or completed under this very generation. Else it is somebody
+        else's, who after a release of ours may have been quicker than the heartbeat.
         """
         with self._lock:
-            under_way, may_be = self._under_way, self._may_be
-        if under_way:
+            unanswered, ours = self._unanswered, self._settled
+        if unanswered:
             return  # its answer decides
-        mine = may_be is not None if settled else self.may_be_released
-        end = RELEASED if mine and may_be == RELEASED else why
-        self.finish(end, None if mine else LeaseLost(self.token, why))
+        if ours is None or not (settled or self.may_be_released):
+            self.finish(why, LeaseLost(self.token, why))
+        else:
+            self.finish(RELEASED if ours.how == RELEASED else why, None)
 
     @contextmanager
-    def settling(self, what: str, conn: object) -> Generator[None]:
+    def settling(self, how: str, conn: object) -> Generator[None]:
         """Surround a request that ends the lease at the store, RELEASED or COMPLETED, while that is open.
 
         `conn`: the caller's transaction that it is a part of, or None.
         """
         with self._lock:
-            self._under_way += 1
+            self._unanswered += 1
         refused = False
         try:
             yield
@@ -147,10 +165,9 @@ class Tenure:
             raise
         finally:
             with self._lock:
-                self._under_way -= 1
+                self._unanswered -= 1
                 if not refused:
-                    self._may_be, self._settled_at = what, self._clock()
-                    self._in_theirs = conn is not None
+                    self._settled = Settled(how, self._clock(), conn is not None)
 
     def finish(self, why: str, loss: Loss | None) -> None:
         """End it, if it hasn't ended."""

@@ -58,7 +58,7 @@ MANAGERS: tuple[Mutant, ...] = (
         "managers.seen_while_completing",
         "L4",
         "on_lost pages somebody for a job that has just been done",
-        (Edit(TENURE, "        if under_way:\n            return  # its answer decides\n", ""),),
+        (Edit(TENURE, "        if unanswered:\n            return  # its answer decides\n", ""),),
     ),
     Mutant(
         "no heartbeat while the sinks are armed",
