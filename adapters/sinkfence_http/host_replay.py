@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sinkfence.errors import StaleToken
+from sinkfence.process import this_process
 from sinkfence.sinks import RequestState
 from sinkfence.tokens import Token
 from sinkfence_http import files
@@ -100,7 +101,7 @@ class HostClaim:
         self._folder = folder
         self._key = key
         self._attempt = attempt
-        self._process = os.getpid()
+        self._process = this_process()
 
     def keep(self, answer: str) -> None:
         """Keep the answer, if the record is still this attempt's."""
@@ -120,7 +121,7 @@ class HostClaim:
             self._attempt.close()
 
     def _write(self, statement: str, **values: str) -> None:
-        if self._attempt is None or self._process != os.getpid():  # its forked child has nothing to say of it
+        if self._attempt is None or self._process != this_process():  # a forked child: not its attempt
             return
         mine = " where key = :key and attempt = :attempt and answer is null"
         with transaction(self._folder) as db:

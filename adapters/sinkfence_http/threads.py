@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, TypeVar
+
+from sinkfence.process import Process, this_process
 
 NUMBER: Final = 4
 
@@ -18,13 +19,14 @@ class Threads:
     """Begun at first use, and anew in a forked process, which inherits none."""
 
     def __init__(self) -> None:
-        self._process = 0
+        self._process: Process | None = None
         self._pool: ThreadPoolExecutor | None = None
 
     def start(self, call: Callable[..., T], *arguments: Any, **named: Any) -> Future[T]:
         """Call it in a thread."""
-        if self._pool is None or self._process != os.getpid():
-            self._process, self._pool = os.getpid(), ThreadPoolExecutor(NUMBER, "sinkfence-http")
+        process = this_process()
+        if self._pool is None or self._process != process:
+            self._process, self._pool = process, ThreadPoolExecutor(NUMBER, "sinkfence-http")
         return self._pool.submit(functools.partial(call, *arguments, **named))
 
     async def run(self, call: Callable[..., T], *arguments: Any, **named: Any) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sinkfence import Token
-from sinkfence_http import HostGate
+from sinkfence_http import HostGate, aio
 from sinkfence_http.answers import Refused
 
 ROOT = Path(__file__).parents[2]
@@ -165,3 +166,30 @@ def test_a_signal_handler_that_forks_in_the_middle_of_a_lock(tmp_path, moment):
         for each in said:
             if each.isdigit():
                 os.kill(int(each), signal.SIGKILL)
+
+
+def test_a_child_whose_parent_s_pid_has_come_back_begins_threads_of_its_own(tmp_path, child):
+    """Its parent's threads aren't there, and what it gave them to do would never be done."""
+    gate, pid = aio.HostGate(tmp_path), os.getpid()
+
+    def announce() -> None:
+        signal.alarm(20)
+        os.getpid = lambda: pid
+        asyncio.run(gate.announce(token(8)))
+
+    asyncio.run(gate.announce(token()))
+    child(announce)()
+
+
+def test_a_child_whose_parent_s_pid_has_come_back_keeps_no_answer_in_its_place(tmp_path, child):
+    """The parent's attempt is the parent's, and still under way."""
+    replay, pid = HostGate(tmp_path).replay(), os.getpid()
+
+    def keep() -> None:
+        os.getpid = lambda: pid
+        claim.keep('[200, [], ""]')
+
+    with replay.claim(token(), "key", "fingerprint") as claim:
+        child(keep)()
+        with replay.claim(token(), "key", "fingerprint") as again:
+            assert again.state == "in-progress"
