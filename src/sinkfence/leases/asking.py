@@ -44,8 +44,9 @@ class Asking(Protocol):
 class InThreads:
     """`Asking` for threads.
 
-    No timeout of a driver's reaches a server that is stopped and whose kernel goes on acknowledging, or an
-    NFS file: so what is bounded is asked on a thread of its own, which is left behind then.
+    No timeout of a driver's ends a call to a server that is stopped while its kernel goes on acknowledging,
+    nor one that waits for a file on NFS. So what is bounded is asked on a thread of its own, which is left
+    behind where no answer comes.
     """
 
     def __init__(self, store: Store) -> None:
@@ -111,9 +112,9 @@ def within(seconds: float, ask: Callable[[], T], late: Callable[[Future[T]], obj
     try:
         start(thread, run)
         answered = wait([future], seconds).done
-    except BaseException as interruption:  # Ctrl-C, or a handler's: what is granted now, nobody knows of
+    except BaseException as interruption:  # Ctrl-C, or a handler's: nobody waits for the answer
         future.add_done_callback(late)
-        if not began.value:  # and never asked, if what it has interrupted was the start
+        if not began.value:  # the start was interrupted: what was to be asked is asked all the same
             with suppress(RuntimeError):
                 start(threading.Thread(target=run, name="sinkfence-asks", daemon=True))
         if isinstance(interruption, Exception):

@@ -54,8 +54,8 @@ class Heartbeat(Generic[L]):
         self._store = store
         self._on_lost = on_lost
         self._clock = clock
-        # `with` takes the lock itself, which no signal's handler can break into. A Condition is entered and
-        # left in Python: an exception of a handler's left it locked, and no lease was renewed any more.
+        # Enter the lock itself, by `with`, and not the Condition: that is entered and left by Python code,
+        # where a signal's handler may raise. The lock stayed locked then, and no lease was renewed any more.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._beating: dict[Tenure, _Beat] = {}
@@ -64,7 +64,8 @@ class Heartbeat(Generic[L]):
         self._renewing: threading.Thread | None = None
         self._watching: threading.Thread | None = None
         self._telling: threading.Thread | None = None
-        # Until when each of the two sleeps, 0.0 while it is awake: waking both for each of thousands is dear.
+        # Until when those two sleep; 0.0 while they are awake. A new lease wakes them only if it can't wait:
+        # to wake both for each of thousands of leases is dear.
         self._renews_at = self._watches_at = 0.0
 
     def add(self, tenure: Tenure, interval: float) -> None:
@@ -72,9 +73,9 @@ class Heartbeat(Generic[L]):
         with self._lock:
             now = self._clock()
             self._beating[tenure] = _Beat(interval, now + interval)
-            # Closed by another thread before it was added: `ended` has been here already, and nobody would
-            # take it out again. An end that comes from now on waits for this lock; or it is this thread's, in
-            # a signal's handler, and then finds what was added.
+            # The lease may have ended before it was added, as another thread has closed its manager. Then
+            # `ended` was called before, and nobody would take it out again. Who ends it from now on waits for
+            # this lock first; a signal's handler on this very thread doesn't, but finds what was added.
             if tenure.end is not None:
                 self._beating.pop(tenure, None)
                 return
@@ -112,7 +113,7 @@ class Heartbeat(Generic[L]):
             }
             for beat in due.values():
                 beat.due = asked + beat.interval
-        # Past its term nothing is sent for a lease: whoever watches is about to tell.
+        # Nothing is sent for a lease whose term is over: the watching thread is about to tell its loss.
         batch = {tenure: beat for tenure, beat in due.items() if tenure.remaining() > 0}
         if not batch:
             return
@@ -136,7 +137,8 @@ class Heartbeat(Generic[L]):
                 hopeless = self._left_behind == MOST_LEFT_BEHIND
                 for beat in batch.values():
                     beat.due = self._clock()
-            # Not before: on a slow way the answer is about to come, and a new login takes longer than that.
+            # Not at the first batch without an answer: over a slow network that one is about to come, and to
+            # log in anew would take longer.
             if hopeless:
                 self._store.close()
 
@@ -263,5 +265,6 @@ class Heartbeat(Generic[L]):
 
 
 def _runs(thread: threading.Thread | None) -> bool:
-    # One that is done says so under the lock; one that an error ended is not missed for ever.
+    # A thread with nothing left to do has set its field to None, under the lock. One that an error has ended
+    # has not: another one must take its place.
     return thread is not None and thread.is_alive()

@@ -32,7 +32,7 @@ CLOSED: Final = "these Leases are closed: make new ones"
 
 @dataclass(frozen=True, slots=True)
 class Held(Generic[L]):
-    """A lease, as its user sees it and as we do."""
+    """One acquisition: what its user sees of it, and what we know of it."""
 
     lease: L
     tenure: Tenure
@@ -70,12 +70,13 @@ class Holder(Generic[L]):
                 if now >= give_up:
                     raise
                 retry_after = held.retry_after
-            # It may be released before it runs out; and others that wait should look at other moments.
+            # Within a second, as the holder may release before its lease runs out; at a random moment, as
+            # others may be waiting, too.
             look_again = max(min(retry_after, 1.0), 0.02) * random.uniform(0.5, 1.0)  # noqa: S311
             yield partial(self._means.pause, max(min(give_up - self._clock(), look_again), 0.0))
         if grant.remaining is not None:
-            # An earlier sending has it, which came late: refused, it was sent again, and then it arrived. Its
-            # lease began before this look was asked for, and not before the first sending.
+            # The grant belongs to an earlier request of this same call that reached the store late. The lease
+            # began after `first` and before this look: so much of the ttl is gone already.
             asked = max(first, asked + grant.remaining - ttl)
         taken = self._take(grant, asked, ttl)
         try:
@@ -83,7 +84,7 @@ class Holder(Generic[L]):
             if taken.tenure.remaining() <= 0:
                 raise LeaseLost(grant.token, "the answer of the lease store took longer than the ttl")
             observe.acquired(grant.token, None if held_since is None else self._clock() - held_since)
-        except BaseException:  # whatever it is, a handler's exit too: nobody would have what was granted
+        except BaseException:  # even sys.exit() in a signal's handler: the caller will never have this lease
             yield from self._give_up(taken.tenure)
             raise
         return taken
@@ -102,7 +103,8 @@ class Holder(Generic[L]):
                 self._heartbeat.add(held.tenure, interval)
                 yield from self._try_to_beat()
                 for sink in sinks:
-                    # The token and not the lease: a refusal is answered here, and nobody has the lease yet.
+                    # The token, not the lease: a sink that refuses a lease ends it, too (`Lease.lose`), and
+                    # this refusal may still be answered, below.
                     yield partial(self._means.arm, sink, held.lease.token)
                 return held
             except StaleToken as stale:
@@ -124,7 +126,8 @@ class Holder(Generic[L]):
             LeaseLost: the body ended without an error, and the job is somebody else's.
         """
         tenure = held.tenure
-        # A body that nobody left before the interpreter's exit: threads stand still, with what they locked.
+        # The interpreter ends, and nobody has left this body (as of a generator that was never finished). The
+        # other threads stand still, with whatever locks they hold.
         if sys.is_finalizing():
             return
         # In a child that was forked inside the body the lease is the parent's, who goes on with it.
@@ -132,26 +135,28 @@ class Holder(Generic[L]):
             return
         if isinstance(error, StaleToken):
             held.lease.lose(error)
-        # As the sink has told it: the error may come in a group or as another one's cause, or not at all.
+        # The sink has told the lease itself. Its error may leave the body in a group, as another one's cause,
+        # or not at all.
         if tenure.refusal is not None:
             raised = yield from self._make_room(tenure, tenure.refusal)
             if raised or error is not None:
                 return
         was_ours = tenure.remaining() > 0
         seconds = waits.LEAVING if was_ours else waits.LEAVING_LOST
-        # Around this hold() there may be the transaction that locks the row until after it. Rolled back it
-        # has ended nothing: then the release counts.
+        # The caller's transaction may still be open and hold the row's lock, so wait only briefly. If it
+        # rolls back, nothing ended there, and this release is what counts.
         in_theirs = error is None and was_ours and tenure.may_be_settled
         wait = waits.LEAVING_THEIRS if in_theirs else seconds
         failed = yield from returned_error(releasing(self._means, tenure, seconds=wait))
         if failed is not None:
-            # Within its term the lease was ours to the end of the body, whose work is good: it runs out.
+            # Not released, but within its term: the lease was ours to the end of the body. That work stands,
+            # and the lease runs out by itself.
             if error is None and (isinstance(failed, LeaseLost) or not was_ours):
                 raise failed
             (log.info if in_theirs else log.warning)("leaving job %r: %s", held.lease.job_id, failed)
 
     def left(self, held: Held[L]) -> None:
-        """Stop renewing what the body held, where a signal's handler has kept `leave` from it."""
+        """Stop renewing what the body held, though a signal's handler may have interrupted `leave`."""
         if not (sys.is_finalizing() or held.tenure.is_forked):
             held.tenure.finish(RELEASED, None)
 
@@ -161,7 +166,8 @@ class Holder(Generic[L]):
             self._closed = True
             held = [tenure for tenure in self._tenures if tenure.remaining() > 0]
         until = self._clock() + timeout
-        # All of them first: what the store keeps us from releasing must not go on being renewed.
+        # End all of them before the first is released: the store may keep us waiting, and what we couldn't
+        # release must not go on being renewed.
         for tenure in held:
             tenure.finish(RELEASED, None)
         errors: list[Exception] = []
@@ -186,8 +192,8 @@ class Holder(Generic[L]):
         return errors
 
     def _try_to_beat(self) -> Flow[None]:
-        # Once: a role that may have one connection acquires by it, and each lease would be lost after a ttl.
-        # An asynchronous store tries it at its first call.
+        # A role that may have one connection only would acquire by it and renew by none: each lease would be
+        # lost after a ttl. So connect for a renewal, once. An asynchronous store does so at its first call.
         check = getattr(self._means.store, "check", None)
         if check is not None and not self._can_beat:
             try:
@@ -235,7 +241,7 @@ class Holder(Generic[L]):
         yield from self._release_quietly(tenure.token, waits.LEAVING)
 
     def _make_room(self, tenure: Tenure, stale: StaleToken) -> Flow[bool]:
-        # Where the store has gone back, the next owner would be refused like this one, and the next.
+        # If the store has gone back, the next owner would be refused like this one, and the one after that.
         until = self._clock() + waits.LEAVING
         grant = None
         try:

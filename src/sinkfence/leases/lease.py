@@ -176,9 +176,9 @@ def releasing(
 ) -> Flow[None]:
     """See `Lease.release`. `seconds`: for how long the answer is waited for."""
     _refuse_forked(tenure)
-    # Asked now: its end is the end of its term.
+    # Asked before `finish`, which ends the term, too.
     was_ours = tenure.remaining() > 0
-    before = tenure.end == RELEASED or tenure.may_be_released
+    released_before = tenure.end == RELEASED or tenure.may_be_released
     if conn is None:
         # Ended here first, there second. The other way round: the record is free, B acquires it, and this
         # side's body still shows its token, and its heartbeat reports as lost what was given back.
@@ -192,10 +192,11 @@ def releasing(
             else:
                 yield partial(means.store.release, tenure.token, conn)
         except LeaseLost as lost:
-            # Released before: by an earlier call, by a sending that got no answer, or by a transaction of
-            # the caller's; and then B acquired it. Past the term B may have come first: a loss.
-            before = before or (was_ours and lost.earlier_attempt_unknown)
-            if conn is not None or not before:
+            # The job is B's. That is no loss if we had released it before: in an earlier call, in a request
+            # of this call that got no answer, or in a transaction of the caller's. But once the term is over,
+            # B may have acquired it because it had run out, and that is a loss.
+            released_before = released_before or (was_ours and lost.earlier_attempt_unknown)
+            if conn is not None or not released_before:
                 raise
 
 

@@ -64,7 +64,8 @@ class InLoop:
         seconds: float | None = None,
     ) -> T:
         task = self._start(asking)
-        # Not by a timeout around it: that is a cancellation, which a driver without an answer may not follow.
+        # `wait` leaves the task alone when the time is over. A timeout around it would cancel the request,
+        # and a driver that waits for an answer may not let itself be cancelled.
         try:
             await asyncio.wait([task], timeout=seconds)
         except asyncio.CancelledError:
@@ -112,4 +113,4 @@ class InLoop:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # who would have heard it may have gone
+            task.exception()  # heard, lest asyncio complain: who asked may have gone

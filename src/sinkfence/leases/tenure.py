@@ -48,7 +48,7 @@ class Tenure:
         """What a sink has refused it with, whatever became of that error."""
         self._clock = clock
         self._process = this_process()
-        # It may be taken again: a signal's handler that releases runs in the middle of what it interrupts.
+        # Reentrant: a signal's handler that releases may interrupt the very thread that holds the lock.
         self._lock = threading.RLock()
         self._term = Term(asked, ttl)
         self._lease_until = grant.lease_until
@@ -106,15 +106,16 @@ class Tenure:
     def extend(self, asked: float, lease_until: datetime) -> bool:
         """Take a renewal's answer, and return whether it was in time.
 
-        Late means: this side was told meanwhile that the lease is over, and that is not taken back; or the
-        new term is over, too. The store says that nobody else had the job, so a term that ran out
-        unnoticed is mended by an answer that still is in time.
+        Late: this side was told meanwhile that the lease is over, and that is not taken back; or the new
+        term is over by now as well. A term that ran out unnoticed is no loss where the answer is in time:
+        the store has renewed the lease, so nobody else had the job.
         """
         with self._lock:
             # A heartbeat and a renew() may overtake each other: the later request has the longer term.
             if asked > self._term.asked and self.end is None:
                 self._term, self._lease_until = Term(asked, self.ttl), lease_until
-            # A transaction that has ended it keeps the row locked: renewed since, it was rolled back.
+            # While the caller's transaction that has ended the lease is open, the row is locked; once it is
+            # committed, there is no lease to renew. A renewal that was asked for since then shows a rollback.
             ours = self._settled
             if ours and ours.in_callers_transaction and asked > ours.answered_at and not self._unanswered:
                 self._settled = None
@@ -123,8 +124,8 @@ class Tenure:
     def expire(self) -> None:
         """End it if its term is over."""
         with self._lock:
-            # Under the lock: a renewal that arrived after the look would count as in time, and nobody would
-            # release what this side has been told is lost.
+            # Look and end under the lock. Else a renewal's answer may come in between and count as in time,
+            # and nobody would release what is renewed at the store and lost here.
             over = self._term.remaining(self._clock()) <= 0 and self._end.offer(TERM_OVER)
         if over:
             self._announce(LeaseLost(self.token, TERM_OVER))
@@ -160,7 +161,7 @@ class Tenure:
         try:
             yield
         except (LeaseLost, Conflict, NotEnforced, TypeError):
-            # TypeError: that is no connection, and nothing was sent.
+            # TypeError: `conn` is no connection, and nothing was sent.
             refused = True
             raise
         finally:

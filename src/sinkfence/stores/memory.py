@@ -50,7 +50,7 @@ class MemoryStore:
         # Only for show: times go out as instants, and are compared as the clock's seconds.
         self._epoch = datetime.now(UTC) - timedelta(seconds=clock())
         self._rows: dict[str, _Row] = {}
-        # It knows whose it is: a signal's handler would wait for the thread that it runs on.
+        # An RLock knows which thread holds it: a signal's handler would wait for the one that it runs on.
         self._lock = threading.RLock()
         self._process = this_process()
 
@@ -161,8 +161,8 @@ class MemoryStore:
                 "a MemoryStore does not outlive fork: the child would issue the parent's numbers again. "
                 "Use SqlStore"
             )
-        # There is no public way to ask. Taken once more, it would let in what comes between a look at a
-        # record and its change, and one number be issued twice.
+        # There is no public way to ask. Entered again, the lock would let the handler's call come between a
+        # look at a record and its change, and one number would be issued twice.
         if self._lock._is_owned():  # type: ignore[attr-defined]
             raise RuntimeError(
                 "a signal's handler has interrupted a call of this MemoryStore, and may not make another: "

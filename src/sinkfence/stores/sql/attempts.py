@@ -22,7 +22,7 @@ ATTEMPTS: Final = 6
 RETRYABLE: Final = {"40001", "40P01"}
 """Serialization failure and deadlock: the server undid the transaction so that it can be run again."""
 _SHUTDOWN: Final = {"57P01", "57P02", "57P03"}
-"""Ends a session even while its COMMIT, locally done, waits for a standby."""
+"""The server has ended the session. Its COMMIT may be done here, and only have waited for a standby."""
 
 
 class Attempts:
@@ -68,7 +68,8 @@ class Attempts:
             # The first sending may have made the change, and somebody else the next one.
             self._last, self._again = conflict, False
         except NotSeen as unseen:
-            self._last = unseen  # by a snapshot from before the table was rewritten: the next one does
+            # The table was rewritten after this sending's snapshot was taken. The next one's sees the row.
+            self._last = unseen
         except self._drivers as error:
             self._last = error
             if not self.connected:

@@ -68,7 +68,7 @@ class Change(Generic[T]):
 def look(d: Dialect, job_id: str, *, last: bool = False) -> Query:
     """Return the query of one record.
 
-    `last`: lock the row, so that everyone already waiting for it goes first.
+    `last`: lock the row for it, and so look only after everyone who waits for that row already.
     """
     sql = f"SELECT {_columns(d)} FROM {TABLE} WHERE job_id = :job_id"
     return Query(f"{sql} AND {d.wait_2s} {d.lock_rows}" if last else sql, {"job_id": job_id})

@@ -13,11 +13,12 @@ from sqlalchemy.exc import DBAPIError
 from sinkfence.stores.sql.dialects import Query, Row
 
 OUTDATED: Final = {"0A000", "25006"}
-"""A prepared statement's rows would be other ones by now: somebody has altered the table. Or this server may
-only be read from: where it was the primary, a new connection leads to the one that is it now."""
+"""0A000: somebody has altered the table, and the prepared statement would have other columns by now. 25006:
+this server may only be read from; if it was the primary before, a new connection leads to the present one."""
 UNPREPARED: Final = {"26000", "42P05"} | OUTDATED
-"""There is no such prepared statement, or one already: somebody has meddled with the session. Or it is
-outdated. The server says so before it executes anything, and would say so to psycopg again and again."""
+"""26000, 42P05: the session has no such prepared statement, or has that name already, as somebody has meddled
+with it; or the statement is outdated. The server says so before it executes anything, so that it may be sent
+again: over another connection, as over this one psycopg would hear the same each time."""
 _CURSOR: Final = "sinkfence.cursor"
 
 
@@ -82,7 +83,10 @@ def _cursor(connection: sa.Connection, query: Query) -> Any:
 
 
 def _translated(connection: sa.Connection, query: Query, error: Exception) -> BaseException:
-    """Return SQLAlchemy's error for one of psycopg's. What has ended this connection has ended the others."""
+    """Return SQLAlchemy's error for one of psycopg's, and drop what it shows to be of no more use.
+
+    If this connection was lost, assume that the pooled ones were too: drop them all.
+    """
     dialect = connection.dialect
     ended = dialect.is_disconnect(error, connection.connection.driver_connection, None)  # type: ignore[arg-type]
     _drop(connection, error, ended=ended)
@@ -98,9 +102,9 @@ def _translated(connection: sa.Connection, query: Query, error: Exception) -> Ba
 
 
 def _drop(connection: sa.Connection, error: Exception, *, ended: bool = False) -> None:
-    """Have a connection go that is of no use any more, and with it those that are like it.
+    """Drop this connection if the error shows it to be of no more use, and the pooled ones that are like it.
 
-    Who has altered the table, or demoted the server, has done so for all of them, which may be more than
+    Whoever has altered the table, or demoted the server, has done so for all of them, which may be more than
     there are attempts.
     """
     if ended or sqlstate(error) in UNPREPARED:

@@ -38,10 +38,10 @@ def begin(connection: Any, _record: object) -> None:
 
 
 def _gone_when_interrupted(context: sa.ExceptionContext) -> None:
-    """Have a connection go, and it alone, whose call was broken off by what is no error of the driver's.
+    """Drop a connection, and only that one, if its call was broken off by what is no error of the driver's.
 
-    SQLAlchemy thinks so of a BaseException only. After a soft time limit it would roll back on a connection
-    that is at something still, and the driver's complaint would take the place of what the handler raised.
+    SQLAlchemy does so for a BaseException only. After the Exception of a soft time limit it would roll back
+    on a connection that is still busy, and the driver's complaint would hide what the handler raised.
     """
     if not isinstance(context.original_exception, context.dialect.loaded_dbapi.Error):
         context.is_disconnect, context.invalidate_pool_on_disconnect = True, False
@@ -59,7 +59,7 @@ def _in_texts(connection: Any, _record: object) -> None:
 
 
 def _is_ours(connection: Any, driver: Any) -> bool:
-    """Whether the process that serves us is the one that let us in: what is prepared there is ours alone.
+    """Whether the server process that answers is the one that we logged in to, and so prepares for us alone.
 
     A pooler hands statements to whichever process is free. PgBouncer makes a number up at the login
     (BackendKeyData, PostgreSQL manual, section 54.2; pgbouncer#945); pgagroal replays a server's own message,

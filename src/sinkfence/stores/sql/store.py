@@ -180,8 +180,8 @@ class SqlStore:
 
     def renew_many(self, wanted: Sequence[tuple[Token, float]]) -> Renewals:
         """As `Store.renew_many`."""
-        # Two leases of one job may be in it: one that ran out here, unnoticed, and its successor.
-        # And two of one number, where the store has gone back in between: the owner tells them apart.
+        # A batch may have two leases of one job: one that ran out here, unnoticed, and its successor. If the
+        # store has gone back in between, even of one number: the owner tells them apart.
         tokens = {(token.job_id, token.generation, token.owner): token for token, _ in wanted}
 
         def work(fetch: Fetch) -> Renewals:
@@ -248,8 +248,8 @@ class SqlStore:
 
     def _give_back(self, here: _Engines, job_id: str, owner: str, seconds: float) -> None:
         until, pause = boot_time() + seconds, 0.1
-        # More than once: what was sent may be under way still, or its server process may stand still. `here`
-        # is the caller's: asked for on this thread, it may be made anew for a store that was closed since.
+        # Look more than once: the request may be under way still, or its server process may stand still.
+        # `here` is passed by the caller: `_here()` would open a store anew that was closed since.
         while self._processes.get(this_process()) is here:
             with suppress(Exception):  # it is tried again, or runs out
                 for row in self.fetch(records.look(self._dialect, job_id, last=True)):
@@ -273,7 +273,8 @@ class SqlStore:
             try:
                 return work(partial(send, connection))
             finally:
-                # Closed meanwhile, as by a heartbeat that has left this one behind: no pool is to keep it.
+                # The store may have been closed meanwhile, as by a heartbeat that has left this call behind:
+                # its pool must not keep the connection.
                 if self._processes.get(this_process()) is not here and not connection.invalidated:
                     connection.detach()
 
