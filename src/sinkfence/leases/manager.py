@@ -1,10 +1,4 @@
-"""The lease manager: acquires jobs for this process, keeps them, and arms what their work writes to.
-
-What stands behind it, each in a file of its own: `Leases` may outlive a fork, so that what belongs to one
-process is a `Holder`, found by `PerProcess`. A `Lease` is what the user sees of one acquisition; what this
-side knows of it, shared with the heartbeat, is its `Tenure`; and how long one answer of the store may be
-trusted is a `Term`.
-"""
+"""The lease manager: acquires jobs for this process, keeps them, and arms what their work writes to."""
 
 from __future__ import annotations
 
