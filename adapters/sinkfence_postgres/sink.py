@@ -12,6 +12,7 @@ from sinkfence import observe
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_postgres import connections, statements, watch
+from sinkfence_postgres.connections import ACTIVE, IDLE
 from sinkfence_postgres.refusals import is_demoted, repeatable, sqlstate
 from sinkfence_postgres.replay import Replay
 from sinkfence_postgres.statements import Query
@@ -121,7 +122,9 @@ class PostgresSink:
                 return
             except Exception as error:
                 demoted = is_demoted(error)
-                if not demoted and not connections.is_dead(conn):
+                # The drivers here have errors of their own. An OSError, TimeoutError say, is what a signal's
+                # handler has raised, though SQLAlchemy gives the connection up for it.
+                if not demoted and (isinstance(error, OSError) or not connections.is_dead(conn)):
                     raise
         if renew := renewal(self._source, demoted=demoted):
             renew()
@@ -134,10 +137,7 @@ class PostgresSink:
             import psycopg
 
             return psycopg.connect(source)
-        conn: AbstractContextManager[Any] = (
-            source.connect() if hasattr(source, "dialect") else source.connection()
-        )
-        return conn
+        return connected(source) if hasattr(source, "dialect") else source.connection()
 
 
 def checked(source: Any, *kinds: str) -> Any:
@@ -188,6 +188,23 @@ def renewal(source: Any, *, demoted: bool) -> Callable[[], Any] | None:
 
 
 @contextmanager
+def connected(engine: Engine) -> Generator[Any]:
+    """Give a connection of an engine, which drops it after a call that a signal's handler has broken into.
+
+    The driver is at that call still, and refuses the rollback with which SQLAlchemy takes a connection back.
+    Its complaint would take the place of what the handler raised.
+    """
+    with engine.connect() as conn:
+        try:
+            yield conn
+        except BaseException as error:
+            usable = not (conn.closed or conn.invalidated)
+            if usable and connections.status(conn.connection.driver_connection) == ACTIVE:
+                conn.invalidate(error)
+            raise
+
+
+@contextmanager
 def alone(conn: Any) -> Generator[Any]:
     """Put the connection into autocommit: each statement is a transaction of its own, ended by its answer."""
     if not connections.is_psycopg(conn):
@@ -198,7 +215,8 @@ def alone(conn: Any) -> Generator[Any]:
     try:
         yield conn
     finally:
-        if not conn.closed:
+        # Not after a signal's handler: the driver is at a call still, and would complain. A pool drops it.
+        if connections.status(conn) == IDLE:
             conn.autocommit = before
 
 
