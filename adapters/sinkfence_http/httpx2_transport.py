@@ -7,10 +7,10 @@ try:
 except ImportError:
     raise ImportError("the transports for httpx2 need httpx2: pip install 'sinkfence[httpx2]'") from None
 
-from sinkfence_http import exchange
+from sinkfence_http import transports
 
 
-class FencedTransport(exchange.Transport[httpx2.BaseTransport], httpx2.BaseTransport):
+class FencedTransport(transports.Transport[httpx2.BaseTransport], httpx2.BaseTransport):
     """A transport for one bearer, to be mounted on the service's address: one Client per lease.
 
     The Client has `trust_env=False`: httpx2 mounts what NO_PROXY names, too, and that goes before.
@@ -25,19 +25,19 @@ class FencedTransport(exchange.Transport[httpx2.BaseTransport], httpx2.BaseTrans
     _library = httpx2
 
 
-class AsyncFencedTransport(exchange.AsyncTransport[httpx2.AsyncBaseTransport], httpx2.AsyncBaseTransport):
+class AsyncFencedTransport(transports.AsyncTransport[httpx2.AsyncBaseTransport], httpx2.AsyncBaseTransport):
     """As `FencedTransport`, for an AsyncClient on an event loop of asyncio."""
 
     _library = httpx2
 
 
-class HttpSink(exchange.Sink[httpx2.Client]):
+class HttpSink(transports.Sink[httpx2.Client]):
     """A service that checks tokens, as something to arm: as `requests_adapter.HttpSink`, by a Client."""
 
     _library = httpx2
 
 
-class AsyncHttpSink(exchange.AsyncSink[httpx2.AsyncClient]):
+class AsyncHttpSink(transports.AsyncSink[httpx2.AsyncClient]):
     """As `HttpSink`, by an AsyncClient."""
 
     _library = httpx2

@@ -7,10 +7,10 @@ try:
 except ImportError:
     raise ImportError("the transports for httpx need httpx: pip install 'sinkfence[httpx]'") from None
 
-from sinkfence_http import exchange
+from sinkfence_http import transports
 
 
-class FencedTransport(exchange.Transport[httpx.BaseTransport], httpx.BaseTransport):
+class FencedTransport(transports.Transport[httpx.BaseTransport], httpx.BaseTransport):
     """A transport for one bearer, to be mounted on the service's address: one Client per lease.
 
     The Client has `trust_env=False`: httpx mounts what NO_PROXY names, too, and that goes before.
@@ -25,19 +25,19 @@ class FencedTransport(exchange.Transport[httpx.BaseTransport], httpx.BaseTranspo
     _library = httpx
 
 
-class AsyncFencedTransport(exchange.AsyncTransport[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport):
+class AsyncFencedTransport(transports.AsyncTransport[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport):
     """As `FencedTransport`, for an AsyncClient on an event loop of asyncio."""
 
     _library = httpx
 
 
-class HttpSink(exchange.Sink[httpx.Client]):
+class HttpSink(transports.Sink[httpx.Client]):
     """A service that checks tokens, as something to arm: as `requests_adapter.HttpSink`, by a Client."""
 
     _library = httpx
 
 
-class AsyncHttpSink(exchange.AsyncSink[httpx.AsyncClient]):
+class AsyncHttpSink(transports.AsyncSink[httpx.AsyncClient]):
     """As `HttpSink`, by an AsyncClient."""
 
     _library = httpx

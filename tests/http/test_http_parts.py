@@ -44,7 +44,7 @@ def test_the_receiving_half_needs_the_standard_library_only():
     """Everything but the halves for requests and httpx is imported without loading a third-party module."""
     code = (
         "import sys; before = set(sys.modules)\n"
-        "import sinkfence_http, sinkfence_http.calls, sinkfence_http.exchange, sinkfence_http.frameworks\n"
+        "import sinkfence_http, sinkfence_http.calls, sinkfence_http.transports, sinkfence_http.frameworks\n"
         "import sinkfence_http.aio, sinkfence_http.asgi, sinkfence_http.wsgi\n"
         "names = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
         "print(*sorted(names - set(sys.stdlib_module_names) - {'sinkfence', 'sinkfence_http'}))"
