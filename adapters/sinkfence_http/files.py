@@ -14,7 +14,7 @@ SLOT: Final = 512
 """Bytes: a sector, which disks write as a whole."""
 
 
-class Held:
+class LockedFile:
     """A file that is open and locked here. Not its number alone: that is soon another file's."""
 
     __slots__ = ("fd",)
@@ -23,22 +23,26 @@ class Held:
         self.fd: int = fd
 
 
-_held: Final[set[Held]] = set()
+_locked_here: Final[set[LockedFile]] = set()
 _mutex: Final = threading.RLock()  # not a plain one: a signal handler may fork the thread that has it
 _forks: Final = [0]
-_known_to_fork: Final = threading.Event()
+_hooked: Final = threading.Event()
+"""Set once os.register_at_fork has been told of the functions below."""
 
 
-def hold(path: str, flags: int, kind: int) -> Held | None:
-    """Open the file and lock it, None if that means to wait. A forked child lets go of it at once.
+def open_and_lock(path: str, flags: int, kind: int) -> LockedFile | None:
+    """Open a file and lock it by flock(2); None where another process or thread has a lock that excludes it.
 
-    Else the child, say of a pool of processes, would hold the lock after its parent was killed, for as long
-    as it lives. Closed on exec (PEP 446): a program that a handler starts doesn't keep the lock, either.
+    A forked child closes it at once. Else the child, say of a pool of processes, would have the lock after
+    its parent was killed, for as long as it lives. Closed on exec (PEP 446): a program that a handler starts
+    doesn't keep the lock, either.
     """
     with _mutex:  # a fork in another thread waits for it: no child is made between the lock and its entry
-        if not _known_to_fork.is_set():
-            os.register_at_fork(before=_mutex.acquire, after_in_parent=_forked, after_in_child=_let_go)
-            _known_to_fork.set()
+        if not _hooked.is_set():
+            os.register_at_fork(
+                before=_mutex.acquire, after_in_parent=_count_fork, after_in_child=_close_in_child
+            )
+            _hooked.set()
         while True:
             forks = _forks[0]
             fd = os.open(path, flags, 0o600)
@@ -50,26 +54,26 @@ def hold(path: str, flags: int, kind: int) -> Held | None:
             except BaseException:
                 os.close(fd)
                 raise
-            held = Held(fd)
-            _held.add(held)
+            file = LockedFile(fd)
+            _locked_here.add(file)
             if forks == _forks[0]:
-                return held
+                return file
             # A signal handler has forked this thread before the entry: its child has the lock, too.
-            unlock(held)
+            unlock(file)
             flags &= ~os.O_EXCL
 
 
-def _forked() -> None:
+def _count_fork() -> None:
     _forks[0] += 1
     _mutex.release()
 
 
-def _let_go() -> None:
-    while _held:
-        held = _held.pop()
-        os.close(held.fd)  # not unlocked: the lock is the parent's
-        held.fd = -1
-    _forked()
+def _close_in_child() -> None:
+    while _locked_here:
+        file = _locked_here.pop()
+        os.close(file.fd)  # not unlocked: the lock is the parent's
+        file.fd = -1
+    _count_fork()
 
 
 def read(path: str) -> bytes:
@@ -94,32 +98,32 @@ def unseal(data: bytes) -> str | None:
 
 
 @contextmanager
-def locked(path: str, kind: int) -> Generator[Held | None]:
-    """Give the file, locked for the block, None if that means to wait."""
-    held = lock(path, kind)
+def locked(path: str, kind: int) -> Generator[LockedFile | None]:
+    """Surround a block with the lock of a file; yields None where `lock` returns it."""
+    file = lock(path, kind)
     try:
-        yield held
+        yield file
     finally:
-        if held is not None:
-            unlock(held)
+        if file is not None:
+            unlock(file)
 
 
-def lock(path: str, kind: int) -> Held | None:
-    """Open or create the file and lock it, None if that means to wait."""
-    return hold(path, os.O_RDWR | os.O_CREAT, kind)
+def lock(path: str, kind: int) -> LockedFile | None:
+    """As `open_and_lock`, and create the file if it isn't there."""
+    return open_and_lock(path, os.O_RDWR | os.O_CREAT, kind)
 
 
-def is_held(held: Held) -> bool:
-    """Whether it still is, by this process: a child that was forked inside has let go."""
-    return held in _held
+def is_locked_here(file: LockedFile) -> bool:
+    """Whether this process has it locked still: a child that was forked inside has let go."""
+    return file in _locked_here
 
 
-def unlock(held: Held) -> None:
-    """Unlock and close it, if this process holds it still."""
+def unlock(file: LockedFile) -> None:
+    """Unlock and close a file, if this process has it locked still."""
     with _mutex:
-        if held not in _held:
+        if file not in _locked_here:
             return
         # By word, not by close() alone: a process that was forked without our hearing of it has it, too.
-        fcntl.flock(held.fd, fcntl.LOCK_UN)
-        _held.discard(held)
-        os.close(held.fd)
+        fcntl.flock(file.fd, fcntl.LOCK_UN)
+        _locked_here.discard(file)
+        os.close(file.fd)

@@ -91,26 +91,27 @@ class Job:
     """The files of one job, as one request uses them.
 
     `.mark` holds the mark; its lock is the mutex of those who raise it. `.inside` is locked shared by each
-    request inside, and exclusively by who waits for them to leave; it holds the generation for which that is
-    done.
+    request inside, and exclusively by a new owner's, once those have left. It holds the generation of the
+    owner for whom that is done: 8, where all requests of 7 have left.
     """
 
-    def __init__(self, folder: Path, token: Token, patience: float) -> None:
+    def __init__(self, folder: Path, token: Token, drain_timeout: float) -> None:
         name = hashlib.sha256(token.job_id.encode()).hexdigest()  # no job_id can leave the folder by its name
         self._folder = folder
         self._mark = f"{folder}/{name}.mark"
         self._inside = f"{folder}/{name}.inside"
         self._token = token
-        self._patience = patience
-        self._held: files.Held | None = None
+        self._drain_timeout = drain_timeout
+        self._lock: files.LockedFile | None = None
 
     def check(self) -> None:
+        """As `HostGate.check`."""
         recognise(self._token, self._read_mark())  # a mark that has gone is noticed where it would rise
         if self._drained() < self._token.generation:
             raise NotArmed(self._token, self._token.generation)
 
     def announcing(self) -> Iterator[float]:
-        """Raise the mark and wait for those before, in steps; yields the seconds to wait for the next."""
+        """Raise the mark, await earlier owners' requests, in steps; yields the seconds before the next."""
         with suppress(NotArmed):
             self.check()
             return
@@ -122,30 +123,30 @@ class Job:
             yield next(pauses)
 
     def entering(self) -> Iterator[float]:
-        """Get inside, in steps; yields how many seconds to wait for the next."""
+        """Get inside, in steps; yields the seconds before the next."""
         pauses = self._pauses()
         while not self._enter():
             yield next(pauses)
 
     def leave(self) -> None:
         """Be inside no longer."""
-        if self._held is not None:
-            files.unlock(self._held)
-            self._held = None
+        if self._lock is not None:
+            files.unlock(self._lock)
+            self._lock = None
 
     def _pauses(self) -> Iterator[float]:
-        end, pause = time.monotonic() + self._patience, 0.001
+        end, pause = time.monotonic() + self._drain_timeout, 0.001
         while time.monotonic() < end:
             yield pause
             pause = min(2 * pause, 0.05)
         raise Refused(IN_FLIGHT)
 
     def _raise(self) -> bool:
-        """Write the mark and make it durable; False: somebody else is at it."""
-        with files.locked(self._mark, fcntl.LOCK_EX) as held:
-            if held is None:
+        """Write the mark and make it durable; False while another request has it locked."""
+        with files.locked(self._mark, fcntl.LOCK_EX) as file:
+            if file is None:
                 return False
-            data = os.pread(held.fd, 2 * files.SLOT, 0)
+            data = os.pread(file.fd, 2 * files.SLOT, 0)
             place, mark = self._newest(data)
             if mark is None and self._drained():
                 raise NotEnforced(f"{self._mark} has gone: a mark must never be deleted. Restore it")
@@ -153,9 +154,9 @@ class Job:
             # Also where it stands already: who has written it may have been killed before it was on the disk.
             # Never over the one that holds, of which nothing must be lost when the power goes.
             record = files.seal(f"{raised.generation} {raised.owner}")
-            if os.pwrite(held.fd, record, files.SLOT - place) != files.SLOT:
+            if os.pwrite(file.fd, record, files.SLOT - place) != files.SLOT:
                 raise OSError(f"{self._mark} could not be written")
-            os.fsync(held.fd)
+            os.fsync(file.fd)
         folder = os.open(self._folder, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -164,31 +165,31 @@ class Job:
         return True
 
     def _drain(self) -> bool:
-        """Note that all who were inside have left; False: they haven't."""
-        with files.locked(self._inside, fcntl.LOCK_EX) as held:
-            if held is None:
+        """Note that earlier owners' requests have left; False while one is inside."""
+        with files.locked(self._inside, fcntl.LOCK_EX) as file:
+            if file is None:
                 return False
             # Whoever gets in after this reads the mark after this: what is below it stays outside for ever.
             if self._read_mark() is None:
                 raise NotEnforced(f"{self._mark} has gone: a mark must never be deleted")
             # Our own generation, and not a newer one that the mark may show: 9 has written it, and waits for
             # the disk. Were 9 noted here, its next request would get in before its mark is durable.
-            os.pwrite(held.fd, files.seal(str(max(self._drained(), self._token.generation))), 0)
+            os.pwrite(file.fd, files.seal(str(max(self._drained(), self._token.generation))), 0)
             return True
 
     def _enter(self) -> bool:
         # A new open file description each time: threads of one process exclude each other, too.
-        held = files.lock(self._inside, fcntl.LOCK_SH)
-        if held is None:
+        lock = files.lock(self._inside, fcntl.LOCK_SH)
+        if lock is None:
             return False
         try:
             # Lock, then read. The other way round:
             #   7: reads 7 | 8: raises the mark, finds nobody inside, enters | 7: locks, and is inside as well
             self.check()
         except BaseException:
-            files.unlock(held)
+            files.unlock(lock)
             raise
-        self._held = held
+        self._lock = lock
         return True
 
     def _read_mark(self) -> Mark | None:
@@ -211,6 +212,7 @@ class Job:
         return place, Mark(generation, text.partition(" ")[2])
 
     def _drained(self) -> int:
+        """Return the generation before which everybody has left, 0 where nobody was waited for yet."""
         try:
             return int(files.unseal(files.read(self._inside)) or 0)
         except FileNotFoundError:

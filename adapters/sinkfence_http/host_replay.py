@@ -136,11 +136,11 @@ class AttemptFile:
         self.name: str = f"attempt-{secrets.token_hex(16)}"
         self._path = folder / self.name
         # Nobody else knows the name yet.
-        self._held = files.hold(str(self._path), os.O_RDWR | os.O_CREAT | os.O_EXCL, fcntl.LOCK_EX)
+        self._file = files.open_and_lock(str(self._path), os.O_RDWR | os.O_CREAT | os.O_EXCL, fcntl.LOCK_EX)
 
     @staticmethod
     def runs(folder: Path, name: str) -> bool:
-        """Whether it does. What a killed one has left is cleared away."""
+        """Whether the attempt of this name still runs. The file that a killed one has left is deleted."""
         try:
             fd = os.open(folder / name, os.O_RDWR)
         except FileNotFoundError:
@@ -157,13 +157,13 @@ class AttemptFile:
             os.close(fd)
 
     def close(self) -> None:
-        """End it."""
-        held, self._held = self._held, None
-        if held is None or not files.is_held(held):  # the attempt is the parent's, not its forked child's
+        """End the attempt: delete its file, and unlock it."""
+        file, self._file = self._file, None
+        if file is None or not files.is_locked_here(file):  # a forked child: the attempt is its parent's
             return
         with suppress(FileNotFoundError):
             self._path.unlink()
-        files.unlock(held)
+        files.unlock(file)
 
 
 @contextmanager
