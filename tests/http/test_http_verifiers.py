@@ -225,6 +225,17 @@ def test_keys_rotate_side_by_side():
     assert refused(verifier, forge({**HEADER, "kid": "k2"}, CLAIMS, other.sign)) == "unauthentic-token"
 
 
+def test_a_signature_lives_as_long_as_its_signer_says():
+    """With lifetime=600 it is taken for ten minutes, and then it has expired."""
+    sign = TokenSigner(
+        PRIVATE, kid="k1", alg="EdDSA", issuer="billing", audience="orders", lifetime=600, clock=lambda: NOW
+    )
+    key = VerificationKey(key=PUBLIC, alg="EdDSA", issuer="billing")
+    in_time, late = (SignedTokens({"k1": key}, "orders", clock=lambda at=NOW + age: at) for age in (599, 600))
+    assert in_time.verify(sign(TOKEN)) == TOKEN
+    assert refused(late, sign(TOKEN)) == "token-expired"
+
+
 def test_the_kind_of_token_is_the_door_s_choice(verifier):
     """An unsigned token doesn't pass where signatures are asked for, nor the other way round."""
     with pytest.raises(ValueError):
