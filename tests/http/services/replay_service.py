@@ -168,7 +168,9 @@ def flask_app() -> Any:
         gate: Any = sinkfence_postgres.PostgresSink(engine)
     else:
         gate = sinkfence_http.HostGate(SETTINGS["folder"], drain_timeout=SETTINGS.get("drain_timeout", 10.0))
-    fence = sinkfence_http.Fence(gate, TrustedNetwork(), replay=gate.replay(max_body=CAP), principal=principal)
+    fence = sinkfence_http.Fence(
+        gate, TrustedNetwork(), replay=gate.replay(max_body=CAP), principal=principal
+    )
     app = flask.Flask(__name__)
 
     def effect(token: Token, step: str | None, run: int) -> int:
