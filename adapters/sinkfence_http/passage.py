@@ -142,15 +142,21 @@ class Passage:
         """Return the answer as text if it is to be kept, and whether the request can be run like a first one.
 
         Only the handler's own answer is kept, no login page before it. A handler that called `admit` was
-        reached; without strict, a 2xx counts as reached. What was committed is found again by a handler that
-        has asked for its step.
+        reached; without strict, a 2xx counts as reached.
         """
         status = recording.status
         handled = self._admitted or (not self._strict and status is not None and 200 <= status < 300)
-        undone = status in TRANSIENT or not self._applied
-        if self._forgotten or self._watch.applied:
-            undone = self._stepped and self._watch.applied is not None
-        return recording.kept() if handled else None, undone
+        return recording.kept() if handled else None, self._may_run_again(status)
+
+    def _may_run_again(self, status: int | None) -> bool:
+        if not (self._forgotten or self._watch.applied):
+            # Nothing was committed that the gate has seen. One that sees nothing, such as a HostGate, goes by
+            # the handler: it has not called `admit`, or a 429 of its own says that it did nothing.
+            return status in TRANSIENT or not self._applied
+        # The handler has committed, or may have, as one that forgot the check may. A step that it asked for
+        # is in the ledger of a gate that sees commits: `once` gives its first result to the second run.
+        # Without one the customer would pay twice.
+        return self._stepped and self._watch.applied is not None
 
 
 def passage_of(scope: Mapping[str, Any]) -> Passage:

@@ -154,7 +154,7 @@ HTTP: tuple[Mutant, ...] = (
         "http.failed_after_the_commit",
         "D4",
         "a handler that has paid, and then met an error, pays once more for the caller's repetition",
-        (Edit(PASSAGE, "undone = self._stepped and self._watch", "undone = self._watch"),),
+        (Edit(PASSAGE, "return self._stepped and self._watch", "return self._watch"),),
     ),
     Mutant(
         "an unknown outcome run again by its own generation",
