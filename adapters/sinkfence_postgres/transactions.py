@@ -12,7 +12,7 @@ from sinkfence.errors import OutcomeUnknown, SinkfenceError, StaleToken
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_postgres import connections, statements, watch
-from sinkfence_postgres.observed import observed
+from sinkfence_postgres.outcomes import follow
 from sinkfence_postgres.refusals import forbidden, lacking, lost, refusal
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:
     attempt = Attempt(statements.shown(bearers), ours=True)
     with translating(attempt):
         connections.run(tx_, statements.guard(attempt.bearers, lock))
-    watch.guarded(attempt.bearers, observed(tx_))
+    watch.guarded(attempt.bearers, follow(tx_))
 
 
 @contextmanager

@@ -6,55 +6,46 @@ from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 from sinkfence.errors import IdempotencyMismatch, OutcomeUnknown, SinkfenceError, StaleToken
 from sinkfence.tokens import Token
 
+Outcome = Literal["no commit", "committed", "commit failed", "rolled back by commit"]
+"""What a transaction has come to. "commit failed": COMMIT was sent, and answered by an error or not at all.
+"rolled back by commit": an error had aborted the transaction before, and COMMIT doesn't say so."""
 
-@dataclass(slots=True, eq=False)
-class Guard:
-    """One guarded transaction. Refers to nothing strongly: it must not keep a connection from its pool."""
 
-    look: Callable[[], bool]
-    """Whether it is open, asked of its connection, which may begin another afterwards."""
-    aborted: Callable[[], bool] = lambda: False
-    """psycopg: whether its COMMIT would "succeed" as a ROLLBACK."""
-    failed: Callable[[], bool] = lambda: False
-    """psycopg: whether the last statement on its connection has."""
-    sent: bool = False
-    """Whether a COMMIT that can succeed was sent for it. psycopg doesn't tell: True."""
-    refused: bool = False
-    """Whether the answer to it was an error."""
-    undone: bool = False
-    """Whether COMMIT was sent for an aborted transaction, and has rolled it back."""
-    suspect: bool = False
-    """Whether a statement has failed before."""
-    closed: bool = False
+class GuardedTransaction(Protocol):
+    """A transaction of the user's own. It holds no connection strongly, which must go back to its pool."""
 
     def is_open(self) -> bool:
-        """Whether it is open; once it was seen closed it stays so."""
-        self.closed = self.closed or not self.look()
-        return not self.closed
+        """Whether it is; once it was seen to have ended it is not, whatever its connection begins next."""
+        ...
 
-    def is_committed(self) -> bool:
-        """Whether its COMMIT has succeeded, for all that is known."""
-        return not self.is_open() and self.sent and not self.refused and not self.failed()
+    def is_aborted(self) -> bool:
+        """Whether COMMIT would "succeed" as a ROLLBACK, if that is known before COMMIT is sent."""
+        ...
 
-
-_guards: ContextVar[tuple[Guard, ...]] = ContextVar("sinkfence_postgres_guards", default=())
-# Those of the user's own transactions, for the `translated` that surrounds the commit of one of them.
-
-
-def guarded(tokens: Collection[Token], guard: Guard) -> None:
-    """Remember a guard in a transaction that the user commits."""
-    _guards.set((*(other for other in open_here() if other is not guard), guard))
-    if (watch := over(tokens)) and guard not in watch.guards:
-        watch.guards.append(guard)
+    def outcome(self) -> Outcome:
+        """What an ended one has come to, for all that is known."""
+        ...
 
 
-def open_here() -> list[Guard]:
-    """Return the guards that were made in this context, and whose transactions are open."""
-    return [guard for guard in _guards.get() if guard.is_open()]
+_own: ContextVar[tuple[GuardedTransaction, ...]] = ContextVar("sinkfence_postgres_own", default=())
+# For the `translated` that surrounds the commit of one of them.
+
+
+def guarded(tokens: Collection[Token], transaction: GuardedTransaction) -> None:
+    """Remember a transaction that was guarded, and that the user commits."""
+    _own.set((*(other for other in open_here() if other is not transaction), transaction))
+    if (watch := over(tokens)) and transaction not in watch.transactions:
+        watch.transactions.append(transaction)
+
+
+def open_here() -> list[GuardedTransaction]:
+    """Return the transactions that were guarded in this context, and are open."""
+    return [transaction for transaction in _own.get() if transaction.is_open()]
 
 
 @dataclass(slots=True, eq=False)
@@ -69,19 +60,22 @@ class Watch:
     refused: SinkfenceError | None = None
     asked: tuple[str, str] | None = None
     """Under which key the request came, and the fingerprint of what it asks for."""
-    guards: list[Guard] = field(default_factory=list[Guard])
-    """Appended to and removed from by any thread."""
+    transactions: list[GuardedTransaction] = field(default_factory=list[GuardedTransaction])
+    """Those that the user commits. Any thread appends to this list and the next, and removes from them."""
+    blocks: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    """Those of `transaction` that are under way."""
 
     @property
     def committed(self) -> bool:
         """Whether a guarded transaction was committed, and none is still open."""
-        return self.done and not any(guard.is_open() for guard in list(self.guards))
+        is_open = self.blocks or any(transaction.is_open() for transaction in list(self.transactions))
+        return self.done and not is_open
 
     @property
     def applied(self) -> bool:
         """Whether a guarded transaction was committed, or may have been."""
-        ended = (guard for guard in list(self.guards) if not guard.is_open())
-        return self.done or self.doubted or any(guard.sent for guard in ended)
+        ended = [each.outcome() for each in list(self.transactions) if not each.is_open()]
+        return self.done or self.doubted or "committed" in ended or "commit failed" in ended
 
 
 _current: ContextVar[Watch | None] = ContextVar("sinkfence_postgres_watch", default=None)
@@ -157,12 +151,11 @@ def block(tokens: Collection[Token]) -> Generator[Callable[[], None]]:
     def done() -> None:
         watch.done = True
 
-    guard = Guard(lambda: True)
-    watch.guards.append(guard)
+    watch.blocks.append(done)
     try:
         yield done
     finally:
-        watch.guards.remove(guard)
+        watch.blocks.remove(done)
 
 
 @contextmanager
@@ -174,25 +167,25 @@ def commit() -> Generator[None]:
     """
     watch = _current.get()
 
-    def known() -> set[Guard]:
-        return {*_guards.get(), *(watch.guards if watch else ())}
+    def known() -> set[GuardedTransaction]:
+        return {*_own.get(), *(watch.transactions if watch else ())}
 
-    past = {guard for guard in known() if not guard.is_open()}
-    aborted = {guard for guard in known() - past if guard.aborted()}
+    past = {each for each in known() if not each.is_open()}
+    aborted = {each for each in known() - past if each.is_aborted()}
     try:
         yield
     except SinkfenceError as error:
         if watch and getattr(error, "token", None) == watch.token:
-            ours = [guard for guard in watch.guards if guard not in past]
-            if len(ours) == 1:
-                watch.guards.remove(ours[0])  # it is what was refused, as a whole
+            ours = [each for each in watch.transactions if each not in past]
+            if len(ours) == 1 and not watch.blocks:
+                watch.transactions.remove(ours[0])  # it is what was refused, as a whole
         raise
-    ended = {guard for guard in known() - past if not guard.is_open()}
-    committed = {guard for guard in ended - aborted if guard.is_committed()}
-    if watch and not committed.isdisjoint(watch.guards):
+    ended = {each for each in known() - past if not each.is_open()}
+    committed = {each for each in ended - aborted if each.outcome() == "committed"}
+    if watch and not committed.isdisjoint(watch.transactions):
         watch.done = True
-    here = ended.intersection(_guards.get())
-    if any(guard.undone for guard in here):
+    here = ended.intersection(_own.get())
+    if any(each.outcome() == "rolled back by commit" for each in here):
         raise SinkfenceError(
             "the guarded transaction was rolled back: an error that was swallowed had aborted it, "
             "and COMMIT doesn't say so"

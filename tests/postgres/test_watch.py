@@ -335,3 +335,15 @@ def test_a_guarded_connection_of_psycopg_that_is_dropped_has_not_committed(db, t
         with translated(), pytest.warns(ResourceWarning):
             guarded.clear()
         assert not mine.committed
+
+
+def test_a_refusal_inside_another_block_arrives_as_what_it_is(db, token):
+    """The block that is under way around it is not taken for what was refused."""
+    db.arm(token())
+    with watch.entered(token()) as mine, db.engine() as engine:
+        with orm.Session(engine) as outer, orm.Session(engine) as inner:
+            with pytest.raises(StaleToken), transaction(outer, token()):
+                db.arm(token(1))
+                with translated(), transaction(inner, token()):
+                    pytest.fail("begun")
+        assert not mine.applied

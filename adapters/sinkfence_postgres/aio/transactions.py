@@ -10,7 +10,7 @@ from sinkfence import observe
 from sinkfence.sinks import Bearer
 from sinkfence_postgres import connections, statements, watch
 from sinkfence_postgres.aio.connections import KINDS, refuse_unfit, run, sync
-from sinkfence_postgres.observed import observed
+from sinkfence_postgres.outcomes import follow
 from sinkfence_postgres.transactions import Attempt, translating
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ async def guard(tx: AnyTx, *bearers: Bearer, lock: bool = False) -> None:
     attempt = Attempt(statements.shown(bearers), ours=True)
     with translating(attempt):
         await run(tx_, statements.guard(attempt.bearers, lock))
-    seen = observed(tx_) if connections.is_psycopg(tx_) else await tx_.run_sync(observed)
-    watch.guarded(attempt.bearers, seen)
+    followed = follow(tx_) if connections.is_psycopg(tx_) else await tx_.run_sync(follow)
+    watch.guarded(attempt.bearers, followed)
 
 
 @asynccontextmanager

@@ -53,7 +53,7 @@ HTTP: tuple[Mutant, ...] = (
         (
             Edit(
                 "adapters/sinkfence_postgres/watch.py",
-                "return self.done and not any(guard.is_open() for guard in list(self.guards))",
+                "return self.done and not is_open",
                 "return self.done",
             ),
         ),
