@@ -33,20 +33,20 @@ def condition_failed(error: ClientError) -> bool:
 
 
 def worth_repeating(error: Exception) -> bool:
-    """Whether to read back and, if the state allows it, to send the same request again.
+    """Whether to read back and, if the register's state allows it, to send the same request again.
 
-    S3 says that the condition did not hold, or that it did not take the request in.
+    S3 says that the condition did not hold, or that it did not process the request.
     """
     return isinstance(error, ClientError) and (condition_failed(error) or _not_processed(error))
 
 
 def nothing_written(error: Exception) -> bool:
-    """Whether this answer says by itself that nothing was written.
+    """Whether this answer says by itself that nothing was written; otherwise only reading back tells.
 
-    Otherwise only reading back tells. A repetition by boto3 makes any answer doubtful: the first sending
-    may have been applied, and its lost success then looks like a 412, or like credentials that expired. Nor
-    is it an answer if the repetition itself failed: credentials could not be had again, from STS (whose
-    errors look just like those of S3) or by other means.
+    The answer to a repetition by boto3 doesn't say it: the first sending may have been applied and its
+    success lost, and the second one was refused with 412, or as the credentials had expired. An error of
+    another operation than PutObject is no answer of S3: before it repeats, boto3 may ask STS for new
+    credentials, and the errors of STS look just like those of S3.
     """
     if not isinstance(error, ClientError) or error.operation_name != "PutObject":
         return False

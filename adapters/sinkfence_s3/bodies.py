@@ -36,7 +36,8 @@ class Body(NamedTuple):
     length: int | None
     """In bytes; None for a stream, whose end is found by reading it."""
     pieces: Iterator[bytes | memoryview]
-    """To be read once. Raises TypeError for what is no bytes, ValueError if the length is no longer that."""
+    """To be read once. Reading raises TypeError where a piece is not bytes, and ValueError where a file gives
+    more or fewer bytes than `length`."""
 
 
 @contextmanager
@@ -86,15 +87,15 @@ def octets(piece: object) -> bytes | memoryview:
 
 @contextmanager
 def _of_file(file: Readable) -> Generator[Body]:
-    # Asked and not looked up: the wrappers of tempfile and of web frameworks are no io.IOBase.
-    asked = getattr(file, "seekable", None)
-    extent = _extent(cast("io.BufferedIOBase", file)) if callable(asked) and asked() else None
+    # By its method and not by its class: the files of tempfile and of web frameworks are no io.IOBase.
+    is_seekable = getattr(file, "seekable", None)
+    extent = _extent(cast("io.BufferedIOBase", file)) if callable(is_seekable) and is_seekable() else None
     if extent is None:
         yield Body(None, _measured(_read(file), None))
         return
     seekable = cast("io.BufferedIOBase", file)
     start, length = extent
-    # What `to_parquet(buffer)` leaves behind: put as it stands, it would be an empty object.
+    # So stands a buffer after `frame.to_parquet(buffer)`: put from there on, the object would be empty.
     if start and length <= 0:
         raise ValueError("this file stands at its end, nothing would be put: seek(0) first, or put b''")
     try:
@@ -126,7 +127,8 @@ def _measured(pieces: Iterable[object], length: int | None) -> Iterator[bytes | 
     for given in pieces:
         piece = octets(given)
         size += len(piece)
-        # Here, too: what reads on beyond its length may have no end (/dev/zero, whose length is 0).
+        # Not only after the loop: a file that gives more than its length may have no end, as /dev/zero, whose
+        # length is 0.
         if length is not None and size > length:
             break
         yield piece

@@ -18,8 +18,9 @@ from sinkfence_s3.orphans import collect
 from sinkfence_s3.probe import probe
 from sinkfence_s3.put import Written
 
-# Which buckets have passed, per endpoint, bucket and prefix, and whether they want bare ETags: a fact about
-# the world, not about an instance. A verdict against one isn't kept: once it is mended, the next one passes.
+# What has passed the probe in this process: endpoint, bucket and prefix, and whether the store wants ETags
+# without their quotes. All FencedBuckets share it, as it is true of the store. A failure is not kept: once
+# the store is mended, the next write passes.
 _passed: dict[tuple[str, str, str], bool] = {}
 
 
@@ -59,7 +60,7 @@ class FencedBucket:
                 f"the key of a fenced object has at most {MAX_KEY - MAX_SUFFIX} UTF-8 bytes, prefix "
                 "included: those of its data objects are longer"
             )
-        return FencedObject(self._bucket, key, self._ready)
+        return FencedObject(self._bucket, key, self._ensure_enforced)
 
     def put_once(self, name: str, body: BodyLike, *, step: str) -> Written:
         """Create an immutable object of raw bytes, readable by anybody, up to 5 GiB.
@@ -77,13 +78,13 @@ class FencedBucket:
             NotEnforced: the store ignores conditions.
             TypeError, ValueError: a malformed name, body or step; more than 5 GiB.
         """
-        return put_once(Exchange(self._bucket, self._key(name)), body, step, self._ready)
+        return put_once(Exchange(self._bucket, self._key(name)), body, step, self._ensure_enforced)
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the names that begin so, in the store's order; one request for each thousand keys.
 
-        Names, and nothing that would cost a request each: what was only armed or was deleted has a register
-        and is listed, and so is what `put_once` made. `object(name).stat()` tells.
+        An object that was only armed or was deleted still has its register, and is listed; so is what
+        `put_once` made. To tell them apart costs a request for each name: `object(name).stat()`.
 
         Raises:
             TypeError: prefix is no str.
@@ -112,7 +113,7 @@ class FencedBucket:
                 name = item["Key"].removeprefix(self._prefix)
                 try:
                     self._key(name)
-                except ValueError:  # no name of an object: data beside one, the probe's, a stranger's
+                except ValueError:  # the key of a data object, of a probe, or of a stranger
                     continue
                 yield name
 
@@ -123,14 +124,15 @@ class FencedBucket:
             raise ValueError("a name must not be empty, nor end in '/'")
         return check_key(self._prefix + name)
 
-    def _ready(self) -> None:
+    def _ensure_enforced(self) -> None:
         if self._probe == "never":
             return
-        which = (endpoint(self._bucket.client), self._bucket.name, self._prefix)
-        if which not in _passed:
-            # Threads that write first at once: one probes, the others wait for its verdict. But in a child
-            # that is forked meanwhile nobody is there to release the lock.
+        place = (endpoint(self._bucket.client), self._bucket.name, self._prefix)
+        if place not in _passed:
+            # Where several threads begin to write at once, one probes and the others wait for its verdict.
+            # Each process has a lock of its own: a child that was forked meanwhile has the parent's lock as
+            # it was, and not the thread that would release it.
             with self._locks.setdefault(this_process(), threading.Lock()):
-                if which not in _passed:
-                    _passed[which] = probe(self._bucket.client, self._bucket.name, self._prefix)
-        self._bucket.bare = _passed[which]
+                if place not in _passed:
+                    _passed[place] = probe(self._bucket.client, self._bucket.name, self._prefix)
+        self._bucket.bare = _passed[place]

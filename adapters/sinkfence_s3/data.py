@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 MAX_SUFFIX: Final = len(".d/") + 15 + 1 + 32
-"""Bytes that the key of a data object of ours is longer than its register's."""
+"""By how many bytes the key of a data object may be longer than its register's: `.d/`, 15 digits of the
+generation, a hyphen and 32 hex digits."""
 _NAME: Final = re.compile(r"([1-9][0-9]{0,14})-[A-Za-z0-9_-]{1,64}")
 
 

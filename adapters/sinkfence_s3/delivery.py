@@ -18,6 +18,7 @@ from sinkfence_s3.exchange import Exchange
 SENDINGS: Final = 4
 """How often the very same request is sent while what is read shows that it wasn't applied yet."""
 READINGS: Final = 3
+"""How often a key is read before an error that passes counts."""
 
 _CACHING_PROXY: Final = (
     "a proxy on the way may answer reads from its cache: have it pass each one on to the store"
@@ -42,8 +43,8 @@ def deliver(
         exchange: where to.
         body: what to write.
         etag: the condition, as in `Exchange.write`.
-        judge: called with the new ETag or, if there was no clear success, with None, to read back; and with
-            whether any sending had no clear answer. It returns None for "not applied yet", and may raise.
+        judge: called after each sending with the new ETag, or where there was no clear success with None, to
+            read back; and with whether any sending had no clear answer. None from it is "not applied yet".
         extra: more parameters of PutObject.
 
     Raises:
@@ -53,17 +54,17 @@ def deliver(
     in_doubt = False
     error: Exception | None = None
     for turn in range(SENDINGS):
-        new, error = None, None
+        new_etag, error = None, None
         try:
-            new = exchange.write(body, etag, **extra)
-            in_doubt = in_doubt or new is None
+            new_etag = exchange.write(body, etag, **extra)
+            in_doubt = in_doubt or new_etag is None
         except Exception as failure:
-            clear = nothing_written(failure) or not (exchange.sent or no_answer(failure))
-            if clear and not worth_repeating(failure) and not in_doubt:
+            unwritten = nothing_written(failure) or not (exchange.sent or no_answer(failure))
+            if unwritten and not worth_repeating(failure) and not in_doubt:
                 raise
             error = failure
-            in_doubt = in_doubt or not clear
-        result = judge(new, in_doubt)
+            in_doubt = in_doubt or not unwritten
+        result = judge(new_etag, in_doubt)
         if result is not None:
             return result
         pause(turn)
@@ -93,9 +94,7 @@ def persist(
     times: int = SENDINGS,
     repeat_if: Callable[[Exception], bool] = transient,
 ) -> T:
-    """Send what may arrive twice without harm; after an error that `repeat_if` accepts, pause and send again.
-
-    At most `times` times. Each time `before` is called first: a lease's term is looked at there.
+    """Send what may arrive twice without harm; send it again after an error for which `repeat_if` is true.
 
     Raises:
         what `before` raises; the last error.

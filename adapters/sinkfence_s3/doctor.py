@@ -18,9 +18,9 @@ from sinkfence_s3.probe import CHECKS, races
 from sinkfence_s3.trial import Problem, Trial, fresh
 
 ROUNDS: Final = 5
-"""Of races: a store that tests first and writes later may win one by chance."""
+"""How often each race is run: a store that tests first and writes later may pass one by chance."""
 SKEW: Final = 60.0
-"""Seconds between the clocks from which it is worth a word; S3 refuses requests from 15 minutes on."""
+"""Seconds by which the clocks may differ until the report says so; S3 refuses requests from 900 on."""
 
 _USE_ANOTHER: Final = "use a store that honours If-None-Match and If-Match on PutObject, atomically"
 _BY_WEIGHT: Final[tuple[Grade, ...]] = ("ok", "note", "weak", "unknown", "broken")
@@ -29,8 +29,9 @@ _BY_WEIGHT: Final[tuple[Grade, ...]] = ("ok", "note", "weak", "unknown", "broken
 def doctor(client: S3Client, bucket: str, prefix: str = "") -> Report:
     """Try out what fenced objects rest on, and report it; everything under `PREFIX.sinkfence-probe/UUID/`.
 
-    Takes some hundred small requests, and deletes what it has made. It asks more than the probe before the
-    first write: it races more often, and tells what that one only refuses. Each check has 30 seconds.
+    Takes some hundred small requests, and deletes what it has made. It goes further than the probe
+    before the first write: it runs more races, and looks at metadata, versions and the clock as well. Each
+    check has 30 seconds.
 
     Raises:
         TypeError, ValueError: no client, bucket or prefix for a FencedBucket.
@@ -43,7 +44,7 @@ def doctor(client: S3Client, bucket: str, prefix: str = "") -> Report:
         if all(each.grade == "ok" for each in findings):
             findings += _tried(trial, "races", "unknown", _races)
         findings += [_quotes(trial, findings)]
-        for name, look in _MORE.items():
+        for name, look in _OTHER_CHECKS.items():
             findings += _tried(trial, name, "weak" if name == "metadata" else "note", look)
     finally:
         trial.clean()
@@ -53,16 +54,19 @@ def doctor(client: S3Client, bucket: str, prefix: str = "") -> Report:
 
 
 def _tried(
-    trial: Trial, name: str, untried: Grade, check: Callable[[Trial], Finding | list[Finding]]
+    trial: Trial, name: str, if_untried: Grade, check: Callable[[Trial], Finding | list[Finding]]
 ) -> list[Finding]:
     try:
-        found = trial.run(name, check)
+        result = trial.run(name, check)
     except NotEnforced as refusal:
         return [Finding(name, "broken", str(refusal), _USE_ANOTHER)]
     except (ClientError, BotoCoreError, TimeoutError) as error:
-        advice = [*getattr(error, "__notes__", ()), *(["mend that, and ask again"] * (untried == "unknown"))]
-        return [Finding(name, untried, f"could not be tried: {error}", "; ".join(advice))]
-    return found if isinstance(found, list) else [found]
+        advice = [
+            *getattr(error, "__notes__", ()),
+            *(["mend that, and ask again"] * (if_untried == "unknown")),
+        ]
+        return [Finding(name, if_untried, f"could not be tried: {error}", "; ".join(advice))]
+    return result if isinstance(result, list) else [result]
 
 
 def _judged(name: str, problem: Problem) -> Finding:
@@ -114,7 +118,7 @@ def _delete(trial: Trial) -> Finding:
     key = fresh("delete")
     trial.write(key, b"there", None)
     wrong = {"IfMatch": '"d41d8cd98f00b204e9800998ecf8427e"'}
-    return _beside(trial, "delete", key, trial.bucket.client.delete_object, wrong)
+    return _unused_condition(trial, "delete", key, trial.bucket.client.delete_object, wrong)
 
 
 def _copy(trial: Trial) -> Finding:
@@ -122,13 +126,13 @@ def _copy(trial: Trial) -> Finding:
     trial.write(other, b"a copy", None)
     trial.write(key, b"there", None)
     wrong = {"IfNoneMatch": "*", "CopySource": {"Bucket": trial.bucket.name, "Key": trial.folder + other}}
-    return _beside(trial, "copy", key, trial.bucket.client.copy_object, wrong)
+    return _unused_condition(trial, "copy", key, trial.bucket.client.copy_object, wrong)
 
 
-def _beside(
+def _unused_condition(
     trial: Trial, name: str, key: str, call: Callable[..., object], wrong: Mapping[str, object]
 ) -> Finding:
-    """Tell of a condition that fenced objects make no use of, but somebody else may want to."""
+    """Report what becomes of a condition that fenced objects make no use of, but a user may want to."""
     try:
         trial.send(key, call, **wrong)
         did = "accepted"
@@ -147,7 +151,7 @@ def _clock(trial: Trial) -> Finding:
     date = head["ResponseMetadata"]["HTTPHeaders"].get("date")
     if date is None:
         return Finding("clock", "note", "answers have no Date header")
-    # The header is cut to whole seconds, and the answer took its time: the error is below either sum.
+    # Too small by less than a second, as the header has whole ones, or too large by what the request took.
     skew = parsedate_to_datetime(date).timestamp() - before
     if abs(skew) > SKEW:
         says = f"this host and the store differ by {abs(skew):.0f} s; S3 refuses requests from 900 s on"
@@ -176,7 +180,7 @@ def _cleaned(trial: Trial) -> Finding:
 
 
 def _once(findings: list[Finding]) -> Finding:
-    """Judge what `put_once` needs by itself. `FencedBucket` asks for all of a fence or nothing."""
+    """Judge `put_once` by itself, which needs no swap; a `FencedBucket` has neither unless it has both."""
     grades: dict[str, Grade] = {each.name: each.grade for each in findings}
     # Races that were not tried are unknown: no fence is claimed then anyway.
     needs = [grades.get(name, "unknown") for name in ("create if absent", "race of creates", "metadata")]
@@ -184,7 +188,7 @@ def _once(findings: list[Finding]) -> Finding:
     return Finding("put_once", worst, "enforced" if worst == "ok" else "NOT ENFORCED, or not shown to be")
 
 
-_MORE: Final[Mapping[str, Callable[[Trial], Finding]]] = {
+_OTHER_CHECKS: Final[Mapping[str, Callable[[Trial], Finding]]] = {
     "equal bytes": _equal_bytes,
     "clock": _clock,
     "versioning": _versioning,

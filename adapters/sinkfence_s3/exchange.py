@@ -32,12 +32,12 @@ class Bucket:
     def __init__(self, client: S3Client, bucket: str) -> None:
         meta = getattr(client, "meta", None)
         if not hasattr(meta, "events"):
-            # A resource has its client there.
+            # What boto3.resource("s3") returns has its client there.
             mend = "pass its .meta.client" if hasattr(meta, "client") else "make one by boto3.client('s3')"
             raise TypeError(f"client must be a boto3 S3 client, not {type(client).__name__}: {mend}")
         # An aiobotocore client looks just the same, and answers with coroutines.
-        if (of := client.meta.service_model.service_name) != "s3" or hasattr(client, "__aenter__"):
-            kind = "an async one" if of == "s3" else f"a client of {of}"
+        if (service := client.meta.service_model.service_name) != "s3" or hasattr(client, "__aenter__"):
+            kind = "an async one" if service == "s3" else f"a client of {service}"
             raise TypeError(f"client must be a boto3 S3 client, not {kind}: make one by boto3.client('s3')")
         if not isinstance(bucket, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"bucket must be a str, its name, not {type(bucket).__name__}")
@@ -49,12 +49,13 @@ class Bucket:
                 "the client's endpoint_url has a user or a password in it, which S3 takes no notice of, and "
                 "errors show: leave them out, and give boto3 its credentials by other means"
             )
-        # First, as another's handler may answer in S3's place; and once for each client, whoever asks.
+        # Before all other handlers: one of them may answer in S3's place, and no later one is called then.
+        # By its unique_id it is there once for each client, however many buckets are made with it.
         client.meta.events.register_first("before-send.s3.PutObject", _note_sending, unique_id="sinkfence")
         self.client = client
-        self.name: str = str.__str__(bucket)  # of an Enum, boto3 would write the name
+        self.name: str = str.__str__(bucket)  # of a str Enum boto3 would write its member's name
         self.bare: bool = False
-        """Whether it wants ETags in conditions without their quotes (Ceph 18 does)."""
+        """Whether the store wants ETags in conditions without their quotes (Ceph 18 does)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Stored:
     data: bytes
     etag: str
     size: int
-    """In bytes; larger than `data` where it was longer than the reader wanted."""
+    """Bytes of the object: more than `data` has where the object is longer than it was to be read."""
     metadata: Mapping[str, str]
 
 
@@ -78,10 +79,10 @@ class Exchange:
         self.version: str | None = None
         """The version that the last write made, in a bucket that keeps versions."""
         self.sent: bool = False
-        """Whether the last write began to be sent, or failed before: for want of credentials, say."""
+        """Whether the last write began to be sent. False where it failed before: without credentials, say."""
 
     def read(self, limit: int) -> Stored | None:
-        """Return the object, or None if there is none; longer than `limit` bytes isn't read at all."""
+        """Return the object, or None if there is none; of one longer than `limit` bytes no data is read."""
         response = self._absent_or("NoSuchKey", self.bucket.client.get_object)
         if response is None:
             return None
@@ -90,7 +91,7 @@ class Exchange:
             # Bounded even if the length is missing or a lie: whatever stands there is untrusted.
             data: bytes = b"" if size > limit else body.read(limit + 1)
         if len(data) < size <= limit:
-            # A connection that was closed early; botocore tells only who asks for no more than the length.
+            # The connection was closed early. botocore only notices where no more than the length is read.
             raise IncompleteReadError(actual_bytes=len(data), expected_bytes=size)
         return Stored(data, response.get("ETag", ""), max(size, len(data)), response.get("Metadata", {}))
 
@@ -143,8 +144,9 @@ class Exchange:
         try:
             return self.send(call)
         except ClientError as error:
-            # A 404 without S3's own code comes from something in between, which knows of no key. But HEAD
-            # has no body, which would tell a missing key from a missing bucket, too: a PUT will.
+            # Only S3's own code says that the key is missing: a 404 without it comes from a proxy. But the
+            # answer to HEAD has no body, and so no code: botocore puts "404" there, also where the bucket is
+            # missing. The PUT that follows will tell.
             if code(error) == absent:
                 return None
             if status(error) == 403:

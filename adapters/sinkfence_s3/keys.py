@@ -16,14 +16,14 @@ def check_prefix(prefix: str) -> str:
     """Return a prefix under which there can be objects.
 
     Raises:
-        TypeError, ValueError: there can't.
+        TypeError, ValueError: it is no str, too long, or no key may begin so.
     """
     if not isinstance(prefix, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"prefix must be a str, not {type(prefix).__name__}")
     if len(prefix.encode()) > MAX_PREFIX:
         raise ValueError(f"a prefix has at most {MAX_PREFIX} UTF-8 bytes: names have to fit after it")
     check_key(prefix + "name")
-    return str.__str__(prefix)  # whatever equals it is the same prefix
+    return str.__str__(prefix)  # of a str Enum the value, as its member equals it
 
 
 def check_key(key: str) -> str:
@@ -37,7 +37,7 @@ def check_key(key: str) -> str:
     if any(ord(character) < 32 or 127 <= ord(character) < 160 for character in key):
         raise ValueError("a key must not hold control characters")
     *folders, last = parts = key.split("/")
-    # The last, too: where keys are paths, an object there would be in the way of that folder.
+    # The last part, too: where a store keeps keys as paths, an object `a.d` is in the way of the data of `a`.
     if any(part.endswith(".d") for part in parts):
         raise ValueError("what ends in '.d' is reserved for the data of the object before it")
     if any(part.endswith(PROBES) for part in parts):

@@ -27,8 +27,8 @@ class FencedObject:
 
     durable: bool = True
 
-    def __init__(self, bucket: Bucket, key: str, ready: Callable[[], None]) -> None:
-        self._known = KnownRegister(bucket, key, ready)
+    def __init__(self, bucket: Bucket, key: str, ensure_enforced: Callable[[], None]) -> None:
+        self._known = KnownRegister(bucket, key, ensure_enforced)
 
     def arm(self, bearer: Bearer) -> None:
         """Raise the mark: once this returns, S3 refuses whatever an older owner has under way here.
@@ -44,7 +44,7 @@ class FencedObject:
             NotEnforced: the store ignores conditions.
         """
         outcome = self._known.write(self._known.exchange(), bearer, plan.arm, act="arm")
-        if outcome.superseded is not None:  # armed, and a newer owner since: to the caller it is all the same
+        if outcome.superseded is not None:  # armed, and then a newer owner came: to the caller a refusal
             raise outcome.superseded
 
     def put(
@@ -61,7 +61,7 @@ class FencedObject:
 
         One request up to 1 MiB. What is longer goes to a data object of its own first, in parts of 8 MiB
         of which at most five are in memory; until all of it is there, readers have the old content. S3 takes
-        10,000 parts: of a file above 78 GiB they are longer, of what has no known length 78 GiB are the most.
+        10,000 parts: those of a file above 78 GiB are longer; a body of unknown length has 78 GiB at most.
 
         Args:
             body: bytes, a path, a binary file, which is read from where it stands, or an iterable of bytes.
@@ -70,8 +70,8 @@ class FencedObject:
                 object's last 64 writes and armings, and puts nothing.
             expect: the `seq` of the content to be replaced; 0 for none yet.
             content_type: kept for readers (`Stat.content_type`).
-            progress: called with numbers of bytes, like `tqdm.update`: as parts are sent, or once, before it
-                is sent, for a body that is one request. Its error ends the put before it takes effect.
+            progress: called with a number of bytes, like `tqdm.update`: after each part; for a body that is
+                one request once, before it is sent. An error that it raises ends the put, without effect.
 
         Raises:
             StaleToken, GenerationConflict: a newer owner was here; the bearer is told.
@@ -107,8 +107,8 @@ class FencedObject:
         An exception in the block puts nothing, and leaves nothing of what was sent. Up to 1 MiB nothing is
         sent before the end of the block. `written` of the file tells afterwards what the put did. It takes up
         to 78 GiB; a write that failed ends the put, even if its error is caught. What is wrapped around the
-        file (io.TextIOWrapper, gzip.GzipFile) keeps its last bytes to itself: close it inside the block, best
-        as the last item of the same `with`, else they are missing in what is put, without an error.
+        file (io.TextIOWrapper, gzip.GzipFile) has a buffer of its own: close it inside the block, best as the
+        last item of the same `with`, else its last bytes are missing from the content, and no error says so.
 
         Raises:
             as `put`; inside the block, on writing, as well as at its end.
@@ -130,8 +130,8 @@ class FencedObject:
         tag = None if step is None else token_of(bearer).key(step)
         outcome = self._known.write(self._known.exchange(), bearer, partial(plan.delete, tag=tag))
         if outcome.replaced is not None and isinstance(outcome.replaced.body, Data):
-            # The state that named it is replaced for good, and later ones keep what they find or name new
-            # data: nothing will name it again.
+            # No register will name this data object again: the one that named it is replaced for good, and
+            # each later one keeps the content of the one before it, or names new data.
             key = folder(self._known.key) + outcome.replaced.body.name
             remove(Exchange(self._known.bucket, key))
 
@@ -151,13 +151,13 @@ class FencedObject:
         Raises:
             SchemaMismatch: something else, or a damaged register, is at this key.
         """
-        found = readers.find(self._known.bucket, self._known.key)
-        return None if found is None else found[0]
+        stat_and_content = readers.find(self._known.bucket, self._known.key)
+        return None if stat_and_content is None else stat_and_content[0]
 
     def mark(self) -> JobMark | None:
         """Return whose the object is, also where it was only armed or was deleted; None if nobody was here.
 
-        For looking on: who writes under a generation that was found here makes a stale owner look new.
+        To look at, never to write with: under a generation that was read here a stale owner looks new.
 
         Raises:
             SchemaMismatch: as `stat`.

@@ -28,14 +28,14 @@ _STEP: Final = "sinkfence-step"
 _SHA256: Final = "sinkfence-sha256"
 
 
-def put_once(exchange: Exchange, body: BodyLike, step: str, ready: Callable[[], None]) -> Written:
+def put_once(exchange: Exchange, body: BodyLike, step: str, ensure_enforced: Callable[[], None]) -> Written:
     """Create the object, or recognise that this very step has created it.
 
     Raises as `FencedBucket.put_once`.
     """
     step = check_text("step", step)
-    # A copy of its own: the digest travels before the bytes, so they must not change once it was taken; and
-    # a stream may have to be sent again.
+    # A copy is sent. The digest travels before the bytes, so nobody may change them once it is taken; and the
+    # bytes of a stream may have to be sent again.
     with opened(body) as source, tempfile.SpooledTemporaryFile(IN_MEMORY) as copy:
         digest, size = hashlib.sha256(), 0
         for piece in source.pieces:
@@ -44,7 +44,7 @@ def put_once(exchange: Exchange, body: BodyLike, step: str, ready: Callable[[], 
                 raise ValueError(f"this body has more than {MAX_ONCE} bytes (5 GiB), the most that fits here")
             digest.update(piece)
             copy.write(piece)
-        ready()
+        ensure_enforced()
         return _create(exchange, copy, step, digest.hexdigest())
 
 
@@ -59,14 +59,14 @@ def _create(exchange: Exchange, body: IO[bytes], step: str, sha256: str) -> Writ
         if etag is not None:
             return Written(1, None, etag, False, False, exchange.requests)
         # A 412 may answer boto3's repetition of a request whose success was lost: the write id tells.
-        there = read_back(exchange.head, exchange.key, in_doubt)
-        if there is None:
+        existing = read_back(exchange.head, exchange.key, in_doubt)
+        if existing is None:
             return None
-        mine = there.metadata.get(_WRITE) == metadata[_WRITE]
-        if not mine and any(there.metadata.get(name) != metadata[name] for name in (_STEP, _SHA256)):
+        mine = existing.metadata.get(_WRITE) == metadata[_WRITE]
+        if not mine and any(existing.metadata.get(name) != metadata[name] for name in (_STEP, _SHA256)):
             raise IdempotencyMismatch(
                 f"{exchange.key!r} exists, made by another step or with other content: it stays as it is"
             )
-        return Written(1, None, there.etag, not mine, False, exchange.requests)
+        return Written(1, None, existing.etag, not mine, False, exchange.requests)
 
     return deliver(exchange, body, None, judge, Metadata=metadata)

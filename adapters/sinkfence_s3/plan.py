@@ -42,9 +42,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Nothing to send: it has been done, by this entry."""
+    """Nothing to send: an earlier write has done it."""
 
     entry: Entry
+    """The one that did."""
 
 
 def arm(token: Token, seen: Seen | None, write_id: str) -> Send | Done:
@@ -77,7 +78,7 @@ def put(
     repetition = _repetition(token, seen, write_id, tag, wanted.sha256)
     if repetition is not None:
         return repetition
-    _expected(seen, expect)
+    _check_expected(seen, expect)
     return _send(token, seen, write_id, wanted, tag)
 
 
@@ -108,7 +109,7 @@ def foresee(token: Token, seen: Seen | None, *, tag: str | None, expect: int | N
     check(token, seen)
     if seen is not None and tag is not None and any(entry.tag == tag for entry in seen.register.ring):
         return True
-    _expected(seen, expect)
+    _check_expected(seen, expect)
     return False
 
 
@@ -149,7 +150,7 @@ def _repetition(
     return None
 
 
-def _expected(seen: Seen | None, expect: int | None) -> None:
+def _check_expected(seen: Seen | None, expect: int | None) -> None:
     content = None if seen is None else seen.register.content
     if expect is not None and expect != (0 if content is None else content.seq):
         raise Conflict(
@@ -184,9 +185,9 @@ class Fate(Enum):
 
     APPLIED = auto()
     NOT_YET = auto()
-    """The state is still the one it was based on: it may be under way, and may be sent again."""
+    """The state is still the one that the request was based on: it may arrive yet, and may be sent again."""
     OVERTAKEN = auto()
-    """Another write took its place; it was not applied, and S3 will never apply it."""
+    """Another write was applied in its place: S3 will never apply this one."""
     UNKNOWN = auto()
     """So many writes have followed that the register no longer remembers, or it is no longer the one that the
     request was based on: somebody removed or restored it by other means."""
@@ -205,8 +206,8 @@ def fate(send: Send, seen: Seen | None) -> Fate:
             return Fate.NOT_YET
         if send.base is None or seen.register.last != send.base.register.last:
             return Fate.UNKNOWN
-        # The same bytes under another ETag, after a migration or re-encryption: the condition names a version
-        # that is gone for good, as whatever is written next is unique.
+        # After a migration or re-encryption the same bytes may stand under another ETag. Then the request's
+        # condition names a version that never comes back, as all that is written from now on is unique.
         return Fate.NOT_YET if seen.etag.strip('"') == send.base.etag.strip('"') else Fate.OVERTAKEN
     for entry in ring:
         if entry.seq == send.base_seq + 1:

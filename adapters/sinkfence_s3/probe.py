@@ -20,7 +20,7 @@ from sinkfence_s3.exchange import S3Client, endpoint
 from sinkfence_s3.trial import Problem, Trial, aside, fresh
 
 RACERS: Final = 4
-"""Per condition; both races run at once, inside the ten connections that a boto3 client keeps."""
+"""Writers in each race. The two races run at once, and fit into the ten connections of a boto3 client."""
 
 
 def probe(client: S3Client, bucket: str, prefix: str = "") -> bool:
@@ -39,9 +39,9 @@ def probe(client: S3Client, bucket: str, prefix: str = "") -> bool:
     """
     trial = Trial(client, bucket, prefix)
     try:
-        found = {name: trial.run(name, check) for name, check in CHECKS.items()}
-        if not any(found.values()):
-            found = trial.run("races", races)
+        problems = {name: trial.run(name, check) for name, check in CHECKS.items()}
+        if not any(problems.values()):
+            problems = trial.run("races", races)
     except (ClientError, BotoCoreError) as error:
         error.add_note(
             f"bucket {bucket!r} was tried out here, before the process's first write to it: nothing was put "
@@ -50,10 +50,10 @@ def probe(client: S3Client, bucket: str, prefix: str = "") -> bool:
         raise
     finally:
         trial.clean()
-    problems = "; ".join(f"{name}: {problem}" for name, problem in found.items() if problem)
-    if problems:
+    not_enforced = "; ".join(f"{name}: {problem}" for name, problem in problems.items() if problem)
+    if not_enforced:
         raise NotEnforced(
-            f"bucket {bucket!r} at {endpoint(client)} does not enforce conditional writes ({problems}): "
+            f"bucket {bucket!r} at {endpoint(client)} does not enforce conditional writes ({not_enforced}): "
             "nothing here would stop a stale owner. Use a store that honours If-None-Match and If-Match on "
             "PutObject"
         )
@@ -64,8 +64,8 @@ def races(trial: Trial, rounds: int = 1) -> dict[str, Problem]:
     """Race both conditions, at once, and say what was wrong with them."""
 
     def problem(kind: str, base: bytes | None) -> Problem:
-        found = (_race(trial, fresh(kind), base) for _ in range(rounds))
-        return next((problem for problem in found if problem), None)
+        problems = (_race(trial, fresh(kind), base) for _ in range(rounds))
+        return next((problem for problem in problems if problem), None)
 
     creates, swaps = aside(lambda: problem("creates", None)), aside(lambda: problem("swaps", b"base"))
     wait((creates, swaps))
@@ -116,7 +116,7 @@ CHECKS: Final[Mapping[str, Callable[[Trial], Problem]]] = {
 
 def _race(trial: Trial, key: str, base: bytes | None) -> Problem:
     etag = None if base is None else trial.write(key, base, None)
-    if base is not None and etag is None:  # the racers would race to create it
+    if base is not None and etag is None:  # without an ETag to compare, the racers would race to create it
         return "the key to swap could not be made"
     start = threading.Barrier(RACERS)
     unclear: list[ClientError] = []
@@ -125,7 +125,7 @@ def _race(trial: Trial, key: str, base: bytes | None) -> Problem:
         start.wait()
         try:
             return trial.write(key, body, etag) is not None
-        except ClientError as error:  # losers may see a 500 as well
+        except ClientError as error:  # some stores answer 500 to a racer that lost
             unclear.append(error)
             return False
 
@@ -135,10 +135,10 @@ def _race(trial: Trial, key: str, base: bytes | None) -> Problem:
     won = [body for body, each in zip(bodies, racers, strict=True) if each.result()]
     if len(won) > 1:
         return f"{len(won)} of {RACERS} writers were told that they had won"
-    # Nobody, if the winner's answer was lost, and boto3's repetition turned it into a refusal.
+    # Perhaps no racer knows that it won: the winner's answer was lost, or was a 500. Any one's bytes will do.
     problems = [trial.differs(key, body) for body in won or bodies]
     if None in problems:
         return None
-    if unclear and not won:  # nobody may have come to race: a store that was busy is not judged
+    if unclear and not won:  # a store that was too busy for all of them is not judged
         raise unclear[0]
     return problems[0]

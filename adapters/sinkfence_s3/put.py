@@ -72,25 +72,25 @@ class Put:
         """Bytes written so far."""
         self.broken: bool = False
         """True once a write failed. The caller may have caught the error; nothing more is taken."""
-        self._whole = threading.Lock()
-        """Held by a write; one that failed half-way keeps it, so that nothing is taken after it."""
+        self._write_lock = threading.Lock()
+        """Held while a piece is taken; kept by a write that failed half-way, so that no later piece is."""
         self._known = known
         self._bearer = bearer
         self._token = token_of(bearer)
         self._tag = None if step is None else self._token.key(step)
         self._expect = expect
         self._content_type = content_type
-        self._tell: Callable[[int], object] = (lambda _: None) if progress is None else progress
+        self._progress: Callable[[int], object] = (lambda _: None) if progress is None else progress
         self._exchange = known.exchange()
         self._upload: Upload | None = None
-        """Of the data object, once it is known that there must be one, and that it would be admitted."""
+        """Of the data object; None until something of it is to be sent, and the put was admitted."""
         self._base: Base | None = None
-        """The state by which that was judged."""
+        """The state by which a long content was admitted, and with which `finish` begins."""
         self._repeats = False
-        """Whether a long content is not sent, as its step is known."""
+        """Whether the register knows the step already: a long content is hashed then, and not sent."""
         self._finished = False
         self._hash = hashlib.sha256()
-        self._held: list[bytes] = []
+        self._unsent: list[bytes] = []
         self._part_size = max(uploads.PART, -(-(length or 0) // uploads.PARTS))
         self._room = self._part_size
 
@@ -104,8 +104,9 @@ class Put:
             return
         self._remove()
         if isinstance(error, ClientError) and code(error) == "NoSuchUpload":
-            # Aborted by a newer owner's collector, which is what to hear then, or by a lifecycle rule.
-            self._known.kept = None
+            # The upload was aborted. If a newer owner's collector did it, the caller has to hear StaleToken;
+            # if a lifecycle rule did it, S3's own error.
+            self._known.remembered = None
             self._admit()
 
     def write(self, piece: bytes | bytearray | memoryview) -> None:
@@ -113,11 +114,12 @@ class Put:
 
         Raises as `FencedObject.open`; a put that would be refused is refused before its first part is sent.
         """
-        # Asked and taken in one step: of two threads that both go on, one would hash its piece first, and the
-        # other put its own first. Nobody could read that, and no owner replace it.
-        if self.broken or not self._whole.acquire(blocking=False):
+        # The lock is tried and taken in one step. Otherwise two threads may both go on: A hashes its piece
+        # first, B appends its piece first. The digest is then not that of the bytes: nobody could read such a
+        # register, and no owner replace it.
+        if self.broken or not self._write_lock.acquire(blocking=False):
             self.broken = True
-            self._check_whole()
+            self._check_no_gap()
         rest = octets(piece)
         while len(rest):
             if not self._room:
@@ -129,18 +131,19 @@ class Put:
                 view = memoryview(rest)
                 taken, rest = bytes(view[: self._room]), view[self._room :]
             self._hash.update(taken)
-            self._held.append(taken)
+            self._unsent.append(taken)
             self._room -= len(taken)
             self.size += len(taken)
-        self._whole.release()
+        self._write_lock.release()
 
     def finish(self) -> Written:
         """Send what is left, and make it the content; raises as `FencedObject.put`."""
-        self._check_whole()
+        self._check_no_gap()
         body: bytes | Data
         if self.size <= MAX_INLINE:
             body = self._take()
-            self._tell(self.size)  # before the register is sent: its error must not hide a success
+            # Before the register is sent: an error of the caller's callback must not hide a success.
+            self._progress(self.size)
         else:
             body = Data(self._send(last=True).name, self.size)
         self._finished = True
@@ -173,8 +176,8 @@ class Put:
             requests=self._exchange.requests + (0 if self._upload is None else self._upload.requests),
         )
 
-    def _check_whole(self) -> None:
-        if self.broken or self._whole.locked():
+    def _check_no_gap(self) -> None:
+        if self.broken or self._write_lock.locked():
             raise ValueError(
                 "an earlier write of this content failed, or another thread was writing it: what is here has "
                 "gaps, put it again, by one thread"
@@ -186,10 +189,10 @@ class Put:
             self._admit()
             name = fresh_name(self._token.generation)
             exchange = Exchange(self._known.bucket, folder(self._known.key) + name)
-            self._upload = Upload(name, exchange, self._bearer, self._content_type, self._tell)
+            self._upload = Upload(name, exchange, self._bearer, self._content_type, self._progress)
         body = self._take()
         if self._repeats:
-            self._tell(len(body))
+            self._progress(len(body))
         elif last:
             self._upload.finish(body)
         else:
@@ -197,13 +200,13 @@ class Put:
         return self._upload
 
     def _admit(self) -> None:
-        self._known.ready()
-        kept = self._known.kept
-        if kept is not None and kept.register.token == self._token:
+        self._known.ensure_enforced()
+        remembered = self._known.remembered
+        if remembered is not None and remembered.register.token == self._token:
             try:
-                self._foresee(kept)
+                self._foresee(remembered)
             except SinkfenceError:
-                pass  # only what stands there now may refuse, and not what this process remembers
+                pass  # what this process remembers refuses nobody: only the register that stands there now
             else:
                 return
         seen = look(self._exchange)
@@ -218,8 +221,8 @@ class Put:
         self._repeats = plan.foresee(self._token, seen, tag=self._tag, expect=self._expect)
 
     def _take(self) -> bytes:
-        body = b"".join(self._held)
-        self._held.clear()
+        body = b"".join(self._unsent)
+        self._unsent.clear()
         self._room = self._part_size
         return body
 

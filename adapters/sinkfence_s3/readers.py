@@ -92,12 +92,12 @@ def find(bucket: Bucket, key: str) -> tuple[Stat, Content] | None:
 
 def read(bucket: Bucket, key: str) -> Reader:
     """Open the content; raises as `FencedObject.get`."""
-    missing: str | None = None
+    missing_key: str | None = None
     for turn in range(LOOKS):
-        found = find(bucket, key)
-        if found is None:
+        stat_and_content = find(bucket, key)
+        if stat_and_content is None:
             raise KeyError(key)
-        stat, content = found
+        stat, content = stat_and_content
         if stat.data_key is None:
             assert isinstance(content.body, bytes)
             return Reader(io.BytesIO(content.body), stat)
@@ -108,9 +108,9 @@ def read(bucket: Bucket, key: str) -> Reader:
                 raise
         # Read the register; a new owner put and collected what it named; ask for the data: 404. By now the
         # register names other data. If it doesn't, somebody has removed what it names by other means.
-        if stat.data_key == missing:
+        if stat.data_key == missing_key:
             damaged(stat.data_key, "it is missing")
-        missing = stat.data_key
+        missing_key = stat.data_key
         pause(turn)
     raise Conflict(f"the content of {key!r} was replaced {LOOKS} times before it could be read: read again")
 
@@ -119,7 +119,7 @@ class Reader(io.BufferedReader):
     """The content of a fenced object: a seekable binary file, and its `stat`.
 
     Up to 1 MiB it is in memory, already verified. What is longer is streamed, and read by ranges where the
-    reader seeks; its SHA-256 is verified at the end if all of it was read from the beginning on, each time. A
+    reader seeks; its SHA-256 is verified each time that it has been read from its beginning to its end. A
     connection that breaks is made again; where a read fails all the same, the file stands where it stood.
     Close it, or use it in a `with` block: it may hold a connection.
 
@@ -133,32 +133,32 @@ class Reader(io.BufferedReader):
         self.stat: Final = stat
 
     def read(self, size: int | None = -1, /) -> bytes:
-        return self._standing(super().read, size)
+        return self._position_kept(super().read, size)
 
     def read1(self, size: int = -1, /) -> bytes:
-        return self._standing(super().read1, size)
+        return self._position_kept(super().read1, size)
 
     def peek(self, size: int = 0, /) -> bytes:
-        return self._standing(super().peek, size)
+        return self._position_kept(super().peek, size)
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        return self._standing(super().readinto, buffer)
+        return self._position_kept(super().readinto, buffer)
 
     def readinto1(self, buffer: WriteableBuffer, /) -> int:
-        return self._standing(super().readinto1, buffer)
+        return self._position_kept(super().readinto1, buffer)
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        return self._standing(super().readline, size)
+        return self._position_kept(super().readline, size)
 
     def readlines(self, hint: int | None = -1, /) -> list[bytes]:
-        return self._standing(super().readlines, -1 if hint is None else hint)
+        return self._position_kept(super().readlines, -1 if hint is None else hint)
 
-    def _standing(self, read: Callable[..., T], *how: object) -> T:
-        at = self.tell()
-        # No context manager: an interruption while one is left would be outside of it.
+    def _position_kept(self, read: Callable[..., T], *how: object) -> T:
+        position = self.tell()
+        # try, and no context manager: Ctrl-C while a context manager is being left would pass it by.
         try:
             return read(*how)
         except BaseException:
-            # What had been read by then is lost with the error: whoever reads on must not miss it unseen.
-            self.seek(at)
+            # The bytes that were read before the error are lost with it: who reads on must get them again.
+            self.seek(position)
             raise

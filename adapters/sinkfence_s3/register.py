@@ -66,12 +66,12 @@ class Content:
     """What a put puts."""
 
     body: bytes | Data
-    """Itself, where it travels inside the register, or where it is."""
+    """The bytes, where they travel inside the register; else where they are."""
     content_type: str | None
     sha256: str
     """Lower-case hex."""
     seq: int
-    """The number of the write that put it, which `expect` is compared with; 0 as long as it wasn't."""
+    """The number of the write that put it, which `expect` is compared with; 0 before it is put."""
 
     @property
     def size(self) -> int:

@@ -69,7 +69,8 @@ class Stream(io.RawIOBase):
         view[: len(data)] = data
         hashed, known = self._hashed
         if self._at <= hashed < self._at + len(data):
-            # A copy, and both at once: an interruption in between would have the same bytes hashed twice.
+            # The hash goes on as a copy, and is stored together with its count: Ctrl-C between the two would
+            # have the same bytes hashed twice.
             known = known.copy()
             known.update(data[hashed - self._at :])
             hashed = self._at + len(data)
@@ -102,7 +103,7 @@ class Stream(io.RawIOBase):
                 self._next += len(data)
                 return data
             except BaseException as failure:
-                self._drop()  # what was read of it may not have been counted
+                self._drop()  # bytes may have been read from it that `_next` does not count
                 if not isinstance(failure, Exception):
                     raise
                 if isinstance(failure, ClientError) and code(failure) == "NoSuchKey":

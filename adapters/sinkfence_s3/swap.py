@@ -22,7 +22,7 @@ ROUNDS: Final = 32
 CONTENT_TYPE: Final = "application/vnd.sinkfence.register"
 
 Base = tuple[Seen | None]
-"""A state to build on; of nothing at the key, too."""
+"""A state to begin with; (None,) where it is known that nothing is at the key."""
 Decide = Callable[[Token, Seen | None, str], Send | Done]
 
 
@@ -38,18 +38,13 @@ class Outcome:
     seen: Seen
     """The last state that was seen."""
     superseded: StaleToken | None
-    """What the bearer has to hear if a newer owner has come since."""
+    """The refusal that the bearer has to hear, if a newer owner has come since."""
     replaced: Content | None = None
-    """What was there before, if this write took it away."""
+    """The content that was there before, if this write replaced it or took it away."""
 
 
 def token_of(bearer: Bearer) -> Token:
-    """Return the token that a bearer shows now.
-
-    Raises:
-        TypeError: this is no lease and no token.
-        LeaseLost: a lease, whose term is over.
-    """
+    """Return the token that a bearer shows now; TypeError for what is no bearer."""
     if not callable(getattr(bearer, "lose", None)):
         raise TypeError(f"a bearer is a lease or a token, not a {type(bearer).__name__}")
     return bearer.token
@@ -72,12 +67,12 @@ def look(exchange: Exchange) -> Seen | None:
 class KnownRegister:
     """What is shared by all calls on one object: where its register is, and what the last write here left."""
 
-    def __init__(self, bucket: Bucket, key: str, ready: Callable[[], None]) -> None:
+    def __init__(self, bucket: Bucket, key: str, ensure_enforced: Callable[[], None]) -> None:
         self.bucket = bucket
         self.key = key
-        self.ready = ready
+        self.ensure_enforced = ensure_enforced
         """Makes sure that the store enforces conditions; called before anything is sent."""
-        self.kept: Seen | None = None
+        self.remembered: Seen | None = None
 
     def exchange(self) -> Exchange:
         """Return what counts the requests of one call."""
@@ -99,18 +94,18 @@ class KnownRegister:
         Raises as `FencedObject.put`: what `decide` raises, with nothing applied, and what sending may raise.
         """
         token = token_of(bearer)  # before anything is sent
-        self.ready()
-        kept = self.kept
-        # Another owner's state is most likely no longer the newest.
-        if kept is not None and kept.register.token == token:
-            base = (kept,)
+        self.ensure_enforced()
+        remembered = self.remembered
+        # What another owner's write has left is most likely no longer the newest state.
+        if remembered is not None and remembered.register.token == token:
+            base = (remembered,)
         with observe.at("s3", act, token):
             try:
                 outcome = _write(exchange, bearer, decide, base)
             except StaleToken as stale:
                 observe.refuse("s3", bearer, stale)
                 raise
-        self.kept = outcome.seen
+        self.remembered = outcome.seen
         if outcome.superseded is not None:
             observe.refuse("s3", bearer, outcome.superseded)
         return outcome
@@ -127,8 +122,8 @@ def _write(exchange: Exchange, bearer: Bearer, decide: Decide, base: Base | None
             if fresh:
                 raise
         if not fresh and not isinstance(decision, Send):
-            # Only a sending may be decided from a kept state, for S3 checks it. Any other answer would be
-            # this process's memory against what a newer owner may have done since.
+            # From a remembered state only a sending may be decided, for S3 checks it. Any other answer would
+            # be this process's memory against what a newer owner may have done since.
             seen, fresh = look(exchange), True
             continue
         if isinstance(decision, Done):
@@ -149,29 +144,29 @@ def _write(exchange: Exchange, bearer: Bearer, decide: Decide, base: Base | None
 def _carry_out(exchange: Exchange, bearer: Bearer, send: Send) -> tuple[Outcome | None, Seen | None]:
     """Send until the request is known to be applied, or (None) never to be; return what stands there too."""
     base = None if send.base is None else send.base.etag
-    done = send.repeats or send.register.last
+    entry = send.repeats or send.register.last
 
     def judge(etag: str | None, in_doubt: bool) -> tuple[Outcome | None, Seen | None] | None:
         if etag is not None:
             return applied(Seen(send.register, etag))
         seen = read_back(partial(look, exchange), exchange.key, in_doubt)
-        what = fate(send, seen)
-        if what is Fate.APPLIED:
+        request_fate = fate(send, seen)
+        if request_fate is Fate.APPLIED:
             assert seen is not None
             return applied(seen)
-        if what is Fate.NOT_YET:
+        if request_fate is Fate.NOT_YET:
             _still_ours(bearer, in_doubt)  # minutes may have passed in boto3's retries
             return None
         # Where every sending was refused at first hand, nothing was applied, whatever the ring remembers.
-        if what is Fate.OVERTAKEN or not in_doubt:
+        if request_fate is Fate.OVERTAKEN or not in_doubt:
             return None, seen
         _give_up(bearer, send.register.token, seen, exchange.key)
 
     def applied(seen: Seen) -> tuple[Outcome, Seen]:
-        old = None if send.base is None else send.base.register.content
-        replaced = None if old is send.register.content else old
-        late = superseded(send, seen)
-        return Outcome(done, _etag(done, seen), send.repeats is not None, seen, late, replaced), seen
+        before = None if send.base is None else send.base.register.content
+        replaced = None if before is send.register.content else before
+        refusal = superseded(send, seen)
+        return Outcome(entry, _etag(entry, seen), send.repeats is not None, seen, refusal, replaced), seen
 
     return deliver(exchange, encode(send.register), base, judge, ContentType=CONTENT_TYPE)
 

@@ -1,4 +1,4 @@
-"""A trial: keys of a bucket on which a store is tried out, and which go at its end."""
+"""A trial: keys of a bucket on which a store is tried out, and which are deleted at its end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Problem = str | None
 
 
 class Trial:
-    """The keys of one probe; at its end they go, with `clean`."""
+    """The keys of one probe or doctor; at its end `clean` deletes them."""
 
     def __init__(self, client: S3Client, bucket: str, prefix: str) -> None:
         self.bucket: Bucket = Bucket(client, bucket)
@@ -38,7 +38,7 @@ class Trial:
         """How many keys `clean` could not delete."""
         self._made: set[tuple[str, str | None]] = set()
         self._at_rest = threading.Condition()
-        """Guards these, which the threads of a task go on to change when it was given up, or interrupted."""
+        """Guards `_made`, `_under_way` and `_over`, as the threads of a task that was given up go on."""
         self._under_way: int = 0
         self._over: bool = False
 
@@ -51,9 +51,9 @@ class Trial:
         """Return what a task returns; it is begun anew, with keys of its own, where an answer was unclear.
 
         Raises:
-            TimeoutError: it took more than PATIENCE. Its request goes on in its thread, and is nobody's then.
+            TimeoutError: it took more than PATIENCE. Its request goes on in its thread, and nobody waits.
         """
-        result = aside(lambda: persist(lambda: task(self), repeat_if=_unclear))
+        result = aside(lambda: persist(lambda: task(self), repeat_if=_worth_another_run))
         try:
             return result.result(PATIENCE)
         except TimeoutError:
@@ -78,13 +78,13 @@ class Trial:
             try:
                 return strong(exchange.write(body, etag, **extra) or "")
             except ClientError as error:
-                knows_none = status(error) == 501  # a store that says by itself that it knows no conditions
-                made = not (knows_none or nothing_written(error))
-                if knows_none or (condition_failed(error) and not made):
+                no_conditions = status(error) == 501  # the store says by itself that it has none
+                made = not (no_conditions or nothing_written(error))
+                if no_conditions or (condition_failed(error) and not made):
                     return None
                 raise
             except Exception as error:
-                # It was connected, so it may have arrived.
+                # A connection was made, so the request may have arrived.
                 made = isinstance(error, HTTPClientError | NotEnforced)
                 raise
             finally:
@@ -117,7 +117,7 @@ class Trial:
             self._made.add((key, version))
 
     def differs(self, name: str, expected: bytes | None) -> Problem:
-        """Compare the bytes that stand there."""
+        """Say what stands there, unless it is just the expected bytes."""
         stored = Exchange(self.bucket, self.folder + name).read(1024)
         there = None if stored is None else stored.data
         return None if there == expected else f"{there!r} stands there instead of {expected!r}"
@@ -132,11 +132,13 @@ class Trial:
 
         def delete(_: Trial) -> None:
             for key, version in made:
-                which = {} if version is None else {"VersionId": version}
-                gone = partial(Exchange(self.bucket, key).send, self.bucket.client.delete_object, **which)
-                # Credentials that may not delete, or a connection lost now, are no reason to refuse it.
+                of_version = {} if version is None else {"VersionId": version}
+                delete_one = partial(
+                    Exchange(self.bucket, key).send, self.bucket.client.delete_object, **of_version
+                )
+                # Neither credentials that may not delete nor a connection lost now speak against the bucket.
                 with suppress(ClientError, BotoCoreError):
-                    persist(gone, repeat_if=_unclear)
+                    persist(delete_one, repeat_if=_worth_another_run)
                     self.left -= 1
 
         with suppress(TimeoutError):
@@ -148,11 +150,11 @@ def fresh(name: str) -> str:
     return f"{name}-{uuid.uuid4()}"
 
 
-def _unclear(error: Exception) -> bool:
+def _worth_another_run(error: Exception) -> bool:
     """Whether a task may end well once it is begun anew: the store was busy, or was sent a write twice.
 
-    Not what boto3 has repeated already, to no avail, nor where nobody could be reached: the address is wrong,
-    most likely, and whoever gave it wants to hear so soon.
+    It is not after boto3 has repeated the request in vain, nor where nobody could be reached: most likely the
+    address is wrong then, and whoever gave it wants to hear so soon.
     """
     if not isinstance(error, ClientError):
         return no_answer(error) and not isinstance(error, ConnectionError)

@@ -50,17 +50,17 @@ class Upload:
         exchange: Exchange,
         bearer: Bearer,
         content_type: str | None,
-        tell: Callable[[int], object],
+        progress: Callable[[int], object],
     ) -> None:
         self.name = name
         self._exchange = exchange
         self._client = exchange.bucket.client
         self._bearer = bearer
         self._typed = {} if content_type is None else {"ContentType": content_type}
-        self._tell = tell
+        self._progress = progress
         self._given_up = False
-        self._there = False
-        """Whether there is a data object, or may be."""
+        self._may_exist = False
+        """Whether a data object was made, or may have been."""
         self._size = 0
         self._id: str | None = None
         self._pool: ThreadPoolExecutor | None = None
@@ -83,7 +83,7 @@ class Upload:
             raise ValueError(f"a stream of unknown length takes at most {PARTS * PART} bytes: put a file")
         if self._id is None:
             create = partial(self._exchange.send, self._client.create_multipart_upload, **self._typed)
-            self._id = str(persist(create, self._look)["UploadId"])
+            self._id = str(persist(create, self._check_wanted)["UploadId"])
             self._pool = ThreadPoolExecutor(AT_ONCE, "sinkfence-upload")
         elif len(self._running) == AT_ONCE:
             self._await_part()
@@ -98,32 +98,33 @@ class Upload:
             as `part`.
         """
         if self._id is None:
-            self._there = True
+            self._may_exist = True
             put = partial(self._exchange.send, self._client.put_object, Body=body, **self._typed)
-            persist(put, self._look)
-            self._tell(len(body))
+            persist(put, self._check_wanted)
+            self._progress(len(body))
             return
         self.part(body)
         while self._running:
             self._await_part()
-        self._there = True
-        persist(partial(self._complete, self._id), self._look)
+        self._may_exist = True
+        persist(partial(self._complete, self._id), self._check_wanted)
         self._id = None
         self._close()
 
     def remove(self) -> None:
         """Take back what was sent, as far as that goes now; only while no register can name it."""
-        # First the parts that are under way: one that arrives after the upload was aborted may stay. But none
-        # is sent again.
+        # The parts that are under way are waited for: one that arrives after the upload was aborted may stay
+        # for ever. But none is sent again.
         self._given_up = True
         self._close()
         if self._id:
             remove(self._exchange, self._id)
-        if self._there:
+        if self._may_exist:
             remove(self._exchange)
 
     def _send_part(self, upload_id: str, number: int, body: bytes) -> _Part:
-        exchange = Exchange(self._exchange.bucket, self._exchange.key)  # of this thread: it counts
+        # One for each thread, as it counts without a lock.
+        exchange = Exchange(self._exchange.bucket, self._exchange.key)
 
         def send() -> str:
             etag = exchange.send(
@@ -133,14 +134,14 @@ class Upload:
                 raise ResponseParserError(f"S3 took part {number} of {exchange.key!r} without an ETag")
             return str(etag)
 
-        etag = persist(send, self._look)
+        etag = persist(send, self._check_wanted)
         return _Part(number, etag, len(body), exchange.requests)
 
     def _await_part(self) -> None:
         part = self._running.popleft().result()
         self._exchange.requests += part.requests
         self._parts.append(part)
-        self._tell(part.size)
+        self._progress(part.size)
 
     def _complete(self, upload_id: str) -> None:
         parts = [{"PartNumber": part.number, "ETag": part.etag} for part in self._parts]
@@ -151,12 +152,12 @@ class Upload:
             if code(error) != "NoSuchUpload":
                 raise
             # The upload is gone: aborted, or completed by a request whose answer was lost. The key is ours
-            # alone, so if there is an object, it is this one.
-            there = self._exchange.head()
-            if there is None or there.size != self._size:
+            # alone, so if an object is there, it is this one.
+            stored = self._exchange.head()
+            if stored is None or stored.size != self._size:
                 raise
 
-    def _look(self) -> None:
+    def _check_wanted(self) -> None:
         if self._given_up:
             raise CancelledError
         _ = self._bearer.token  # LeaseLost, once its term is over: the rest need not be sent

@@ -33,7 +33,7 @@ class Writer(io.BufferedIOBase, BinaryIO):
                 raise ValueError("this file is closed")
             view = memoryview(data)
         except (TypeError, ValueError):
-            self._put.broken = True  # its writer may catch this, and go on: the piece would be missing
+            self._put.broken = True  # the caller may catch this and write on: the piece would be missing
             raise
         self._put.write(view)
         return view.nbytes

@@ -85,7 +85,7 @@ S3: tuple[Mutant, ...] = (
             Edit(
                 OBJECTS,
                 ARM,
-                "        self._known.kept = readers.look(self._known.exchange())\n        return\n",
+                "        self._known.remembered = readers.look(self._known.exchange())\n        return\n",
             ),
         ),
         promise="D9 arm-refuses-older",
@@ -199,7 +199,7 @@ S3: tuple[Mutant, ...] = (
         (
             Edit(
                 UPLOADS,
-                "            persist(put, self._look)\n",
+                "            persist(put, self._check_wanted)\n",
                 "            self.late = put\n",
             ),
             Edit(
@@ -263,8 +263,12 @@ S3: tuple[Mutant, ...] = (
         "D7",
         "a caller that catches the error and writes on puts a content with a gap, and is told of success",
         (
-            Edit(PUT, "not self._whole.acquire(", "not self._whole.locked() and not self._whole.acquire("),
-            Edit(PUT, "self.broken or self._whole.locked()", "self.broken"),
+            Edit(
+                PUT,
+                "not self._write_lock.acquire(",
+                "not self._write_lock.locked() and not self._write_lock.acquire(",
+            ),
+            Edit(PUT, "self.broken or self._write_lock.locked()", "self.broken"),
         ),
     ),
 )
