@@ -73,7 +73,7 @@ def test_without_names_apart_nothing_is_prepared(
     pg_url: str, open_store: Callable[..., SqlStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A psycopg that numbers its statements in another way is not trusted with them."""
-    monkeypatch.setattr(sessions, "_names_apart", lambda _: False)
+    monkeypatch.setattr(sessions, "_start_names_at_random", lambda _: False)
     store = open_store(pg_url)
     for i in range(OFTEN):
         a_turn(store, f"a:{i}")

@@ -22,7 +22,7 @@ from sinkfence.stores.sql import records, statements
 from sinkfence.stores.sql import store as threads
 from sinkfence.stores.sql.attempts import Attempts
 from sinkfence.stores.sql.callers import kind_of, noted
-from sinkfence.stores.sql.connections import TIMEOUTS, full, like, made
+from sinkfence.stores.sql.connections import TIMEOUTS, full_url, make_engine, pool_like
 from sinkfence.stores.sql.dialects import POSTGRESQL, SQLITE, Query, Row, inside
 from sinkfence.stores.sql.records import Change
 from sinkfence.stores.sql.sending import OUTDATED, UNPREPARED, pyformat, sqlstate, text
@@ -66,7 +66,7 @@ class SqlStore:
         sync: str | sa.URL | sa.Engine | None = None,
     ) -> None:
         self._source = url_or_engine
-        url = url_or_engine.url if isinstance(url_or_engine, AsyncEngine) else full(url_or_engine)
+        url = url_or_engine.url if isinstance(url_or_engine, AsyncEngine) else full_url(url_or_engine)
         try:
             self.sync: threads.SqlStore = threads.SqlStore(
                 _synchronous(url) if sync is None else sync, floor=floor
@@ -206,13 +206,13 @@ class SqlStore:
         source = self._source
         options: dict[str, Any]
         if isinstance(source, AsyncEngine):
-            url, options = source.url, {"pool": like(source.sync_engine)}
+            url, options = source.url, {"pool": pool_like(source.sync_engine)}
         else:
-            url = full(source)
+            url = full_url(source)
             asyncpg = url.get_driver_name() == "asyncpg"
             arguments: dict[str, Any] = {**(_ASYNCPG if asyncpg else TIMEOUTS)}
             options = {"connect_args": {k: v for k, v in arguments.items() if k not in url.query}}
-        engine = made(create_async_engine, url, options)
+        engine = make_engine(create_async_engine, url, options)
         listen(engine.sync_engine)
         return engine
 

@@ -39,21 +39,21 @@ def engine_for(source: str | sa.URL | sa.Engine, *, spare: int = 0) -> sa.Engine
     """
     options: dict[str, Any]
     if isinstance(source, sa.Engine):
-        url, options = source.url, {"pool": like(source, spare)}
+        url, options = source.url, {"pool": pool_like(source, spare)}
     else:
-        url = full(source)
+        url = full_url(source)
         arguments: dict[str, Any] = {"timeout": 5.0}
         if url.get_backend_name() == "postgresql":
             arguments = {k: v for k, v in TIMEOUTS.items() if k not in url.query}
         options = {"connect_args": arguments, **POOL}
-    engine = made(sa.create_engine, url, options)
+    engine = make_engine(sa.create_engine, url, options)
     if engine.dialect.is_async:
         raise ValueError(f"{url.drivername} is asynchronous: use postgresql+psycopg here")
     listen(engine)
     return engine
 
 
-def like(engine: sa.Engine, spare: int = 0) -> sa.Pool:
+def pool_like(engine: sa.Engine, spare: int = 0) -> sa.Pool:
     """Return a pool of our own that connects as this engine does, with room for so many connections more.
 
     Raises:
@@ -77,7 +77,7 @@ def like(engine: sa.Engine, spare: int = 0) -> sa.Pool:
     return own
 
 
-def full(source: str | sa.URL) -> sa.URL:
+def full_url(source: str | sa.URL) -> sa.URL:
     """Return a URL that names its driver, and an SQLite file by its whole path.
 
     A child that changed its directory would count in another file.
@@ -96,7 +96,7 @@ def _absolute(database: str, *, uri: bool) -> str:
     return database if path.startswith(("/", ":memory:")) else f"file:{quote(os.getcwd())}/{path}"
 
 
-def made(create: Callable[..., T], url: sa.URL, options: Mapping[str, Any]) -> T:
+def make_engine(create: Callable[..., T], url: sa.URL, options: Mapping[str, Any]) -> T:
     """Return an engine in autocommit, or raise what `engine_for` does."""
     backend = url.get_backend_name()
     if backend not in {"postgresql", "sqlite"}:

@@ -64,9 +64,7 @@ _PG_NOW: Final = "date_part('epoch', clock_timestamp())"  # extract() would go t
 
 # A lock_timeout of the role's own is respected. set_config(..., true) ends with the transaction, which is
 # this statement: no session state, so PgBouncer may pool transactions.
-_PG_WAIT_2S: Final = (
-    "(current_setting('lock_timeout') <> '0' OR set_config('lock_timeout', '2s', true) <> '')"
-)
+_WAIT_2S: Final = "(current_setting('lock_timeout') <> '0' OR set_config('lock_timeout', '2s', true) <> '')"
 
 POSTGRESQL: Final = Dialect(
     now=_PG_NOW,
@@ -85,12 +83,12 @@ POSTGRESQL: Final = Dialect(
     skip_locked="ORDER BY j.job_id FOR NO KEY UPDATE OF j SKIP LOCKED",
     # What was renewed in between is at a place that this statement does not see: passed over, as if locked.
     row_address="ctid",
-    wait_2s=_PG_WAIT_2S,
+    wait_2s=_WAIT_2S,
     wait_100ms="set_config('lock_timeout', '100ms', true) <> ''",
     # Its owner may be frozen, and the row locked: nobody could take the job for as long as that lasts.
     idle_60s="(current_setting('idle_in_transaction_session_timeout') <> '0' "
     "OR set_config('idle_in_transaction_session_timeout', '60s', true) <> '')",
-    bounded=_PG_WAIT_2S,
+    bounded=_WAIT_2S,
     # With `off` an acknowledged generation was gone after kill -9. Only the two that wait for less than this
     # server's disk are raised: setting `on` would weaken remote_apply. COMMIT reads the setting after this.
     sync_commit="CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') "

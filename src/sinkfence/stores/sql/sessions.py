@@ -20,24 +20,24 @@ quarter of an hour: a heartbeat has until its ttl is over."""
 def listen(engine: sa.Engine) -> None:
     """Have each new connection of an engine made ready."""
     # Before SQLAlchemy, whose own first question fails where texts are bytes.
-    event.listen(engine, "connect", _in_texts, insert=True)
+    event.listen(engine, "connect", _refuse_sql_ascii, insert=True)
     event.listen(engine, "connect", begin)
-    event.listen(engine, "handle_error", _gone_when_interrupted)
+    event.listen(engine, "handle_error", _drop_when_interrupted)
 
 
 def begin(connection: Any, _record: object) -> None:
     """Make a new connection ready for use: SQLAlchemy's handler of "connect"."""
     driver = getattr(connection, "driver_connection", connection)
-    _missed_when_silent(driver)
+    _notice_silence(driver)
     # What an engine has set to None stays None.
     if getattr(driver, "prepare_threshold", None) is not None:
-        named_apart = _is_ours(connection, driver) and _names_apart(driver)
+        named_apart = _serves_us_alone(connection, driver) and _start_names_at_random(driver)
         driver.prepare_threshold = driver.prepare_threshold if named_apart else None
     if type(driver).__module__.startswith("sqlite3"):
-        _durable(driver)
+        _use_wal(driver)
 
 
-def _gone_when_interrupted(context: sa.ExceptionContext) -> None:
+def _drop_when_interrupted(context: sa.ExceptionContext) -> None:
     """Drop a connection, and only that one, if its call was broken off by what is no error of the driver's.
 
     SQLAlchemy does so for a BaseException only. After the Exception of a soft time limit it would roll back
@@ -47,7 +47,7 @@ def _gone_when_interrupted(context: sa.ExceptionContext) -> None:
         context.is_disconnect, context.invalidate_pool_on_disconnect = True, False
 
 
-def _in_texts(connection: Any, _record: object) -> None:
+def _refuse_sql_ascii(connection: Any, _record: object) -> None:
     driver = getattr(connection, "driver_connection", connection)
     told = getattr(getattr(driver, "info", None), "encoding", None), getattr(driver, "encoding", None)
     if "ascii" in told or "SQLASCII" in told:  # as psycopg and psycopg2 call it
@@ -58,7 +58,7 @@ def _in_texts(connection: Any, _record: object) -> None:
         )
 
 
-def _is_ours(connection: Any, driver: Any) -> bool:
+def _serves_us_alone(connection: Any, driver: Any) -> bool:
     """Whether the server process that answers is the one that we logged in to, and so prepares for us alone.
 
     A pooler hands statements to whichever process is free. PgBouncer makes a number up at the login
@@ -74,7 +74,7 @@ def _is_ours(connection: Any, driver: Any) -> bool:
         cursor.close()
 
 
-def _names_apart(driver: Any) -> bool:
+def _start_names_at_random(driver: Any) -> bool:
     """Have its statements named from a random number on; whether that could be done.
 
     Where a pooler names at the login the process that serves its first statement, two clients' names still
@@ -87,7 +87,7 @@ def _names_apart(driver: Any) -> bool:
     return True
 
 
-def _durable(driver: Any) -> None:
+def _use_wal(driver: Any) -> None:
     if driver.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         (mode,) = driver.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":  # in memory, by whatever name, or where files have no shared memory
@@ -99,7 +99,7 @@ def _durable(driver: Any) -> None:
     driver.execute("PRAGMA synchronous = FULL")
 
 
-def _missed_when_silent(driver: Any) -> None:
+def _notice_silence(driver: Any) -> None:
     fileno = getattr(driver, "fileno", None)
     if transport := getattr(driver, "_transport", None):  # asyncpg's: it shows it in no other way
         fileno = transport.get_extra_info("socket").fileno

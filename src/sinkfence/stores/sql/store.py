@@ -22,7 +22,7 @@ from sinkfence.process import Process, this_process
 from sinkfence.stores.sql import records, schema, statements
 from sinkfence.stores.sql.attempts import is_blocked, run
 from sinkfence.stores.sql.callers import fetch_in
-from sinkfence.stores.sql.connections import engine_for, full, transaction
+from sinkfence.stores.sql.connections import engine_for, full_url, transaction
 from sinkfence.stores.sql.dialects import POSTGRESQL, SQLITE, Query, Row, inside
 from sinkfence.stores.sql.records import Change
 from sinkfence.stores.sql.sending import send
@@ -106,7 +106,7 @@ class SqlStore:
     ) -> None:
         if floor not in (None, "clock"):
             raise ValueError('floor must be None or "clock"')
-        self._source = url_or_engine if isinstance(url_or_engine, sa.Engine) else full(url_or_engine)
+        self._source = url_or_engine if isinstance(url_or_engine, sa.Engine) else full_url(url_or_engine)
         self._by_clock = floor == "clock"
         # By process, without a lock: one that another thread held at the fork would stay held in the child.
         # What is the parent's stays referenced, so that the child does not close it.
