@@ -13,7 +13,7 @@ from sinkfence.sinks import AsyncClaim
 from sinkfence.tokens import Token
 from sinkfence_http import aio, wire
 from sinkfence_http.answers import ACCEPTED, ARMED, DIGEST_REQUIRED, TOKEN_REQUIRED, Answer, Refused
-from sinkfence_http.door import idempotency_key, known, log_unkept, present, turn_away
+from sinkfence_http.door import idempotency_key, log_unkept, present, recorded_answer, turn_away
 from sinkfence_http.fence import key_of
 from sinkfence_http.functions import check_function, is_exempt
 from sinkfence_http.passage import PASSAGE, Passage
@@ -106,7 +106,7 @@ class FencingMiddleware:
                     return await self._run(scope, receive, _Response(passage, send, None))
                 async with claimed as claim:
                     inside = True
-                    if (answer := known(claim)) is not None:
+                    if (answer := recorded_answer(claim)) is not None:
                         return await _answer(send, answer)
                     _hide(scope)
                     recorder = _Recorder(passage, claim, replay.max_body, send)

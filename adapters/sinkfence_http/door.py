@@ -73,7 +73,7 @@ def idempotency_key(values: Sequence[str]) -> str | None:
         raise Refused(KEY_REQUIRED) from None
 
 
-def known(claim: Claim | AsyncClaim) -> Answer | Kept | None:
+def recorded_answer(claim: Claim | AsyncClaim) -> Answer | Kept | None:
     """Return what a claim's record says to its request, None if the request is to be run."""
     match claim.state:
         case "run":

@@ -112,8 +112,8 @@ def _answer(request: Mapping[str, Any], error: SinkfenceError) -> Answer | None:
 
 
 def _is_one(app: object, module: str, name: str) -> bool:
-    found = sys.modules.get(module)
-    return found is not None and isinstance(app, getattr(found, name))
+    loaded = sys.modules.get(module)
+    return loaded is not None and isinstance(app, getattr(loaded, name))
 
 
 def _expect_refusals() -> None:

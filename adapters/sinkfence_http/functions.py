@@ -31,7 +31,7 @@ def is_exempt(exempt: Callable[[Any], bool] | None, request: Any) -> bool:
     """
     if exempt is None:
         return False
-    said: Any = exempt(request)
-    if not isinstance(said, bool):
-        raise TypeError(f"exempt returns True or False, not a {type(said).__name__}")
-    return said
+    answer: Any = exempt(request)
+    if not isinstance(answer, bool):
+        raise TypeError(f"exempt returns True or False, not a {type(answer).__name__}")
+    return answer

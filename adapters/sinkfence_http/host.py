@@ -201,14 +201,14 @@ class Job:
     def _newest(self, data: bytes) -> tuple[int, Mark | None]:
         """Return the newest mark that is whole, and its place: one may have been torn when the power went."""
         slots = [(place, files.unseal(data[place : place + files.SLOT])) for place in (0, files.SLOT)]
-        found = [(int(text.split(" ")[0]), place, text) for place, text in slots if text]
-        if not found and data.strip(b"\0"):
+        whole = [(int(text.split(" ")[0]), place, text) for place, text in slots if text]
+        if not whole and data.strip(b"\0"):
             raise NotEnforced(
                 f"{self._mark} is damaged: restore it, or raise the lease store above what it held"
             )
-        if not found:
+        if not whole:
             return files.SLOT, None
-        generation, place, text = max(found)
+        generation, place, text = max(whole)
         return place, Mark(generation, text.partition(" ")[2])
 
     def _drained(self) -> int:

@@ -72,8 +72,8 @@ class HostReplay:
     def _state(self, token: Token, fingerprint: str, row: Any) -> RequestState:
         if row is None:
             return "run"
-        known, generation, attempt, answer = row
-        if known != fingerprint:
+        first_fingerprint, generation, attempt, answer = row
+        if fingerprint != first_fingerprint:
             return "reused"
         if answer is not None:
             return "answered"
@@ -123,9 +123,9 @@ class HostClaim:
     def _write(self, statement: str, **values: str) -> None:
         if self._attempt is None or self._process != this_process():  # a forked child: not its attempt
             return
-        mine = " where key = :key and attempt = :attempt and answer is null"
+        where = " where key = :key and attempt = :attempt and answer is null"
         with transaction(self._folder) as db:
-            db.execute(statement + mine, {**values, "key": self._key, "attempt": self._attempt.name})
+            db.execute(statement + where, {**values, "key": self._key, "attempt": self._attempt.name})
             db.commit()
 
 

@@ -39,11 +39,12 @@ def refuse_unfit(folder: Path) -> None:
 
 def file_system(path: str, table: str) -> str | None:
     """Return the type of the file system that a path is on, by a table as in proc_pid_mountinfo(5)."""
-    found: tuple[int, str | None] = (-1, None)
+    longest: int = -1
+    kind: str | None = None
     for line in table.splitlines():
         before, _, after = line.partition(" - ")
         mount = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), before.split(" ")[4])
         # The longest mount point that the path is below; of several mounts on one place the last one shows.
-        if (path + "/").startswith(mount.rstrip("/") + "/") and len(mount) >= found[0]:
-            found = len(mount), after.split(" ")[0]
-    return found[1]
+        if (path + "/").startswith(mount.rstrip("/") + "/") and len(mount) >= longest:
+            longest, kind = len(mount), after.split(" ")[0]
+    return kind

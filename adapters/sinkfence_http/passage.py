@@ -83,9 +83,9 @@ class Passage:
         """
         if self._refusal is not None:  # of an error that the framework answers, see frameworks.install
             return self._refusal
-        refused: Exception | None = self._watch.refused or self._heard or self._mismatch
-        if isinstance(refused, StaleToken) or (refused is not None and status >= 500):
-            return self._answer(refused)
+        error: Exception | None = self._watch.refused or self._heard or self._mismatch
+        if isinstance(error, StaleToken) or (error is not None and status >= 500):
+            return self._answer(error)
         # A redirect vouches for an effect as a 200 does, but for one that asks for the write once more.
         if not (self._strict and 200 <= status < 400 and status not in (307, 308)):
             return None
@@ -103,7 +103,7 @@ class Passage:
 
     def hear(self, error: Exception) -> None:
         """Remember that a handler has raised a refusal of this token: it is told, whatever is made of it."""
-        for each in _alone(error):
+        for each in _flat(error):
             if isinstance(each, StaleToken) and each.token == self.token:
                 self._heard = each
 
@@ -113,10 +113,12 @@ class Passage:
         An error about another token than the request's, say of a service that this one calls, is none of the
         caller's, which would take its own lease for lost.
         """
-        ours = [each for each in _alone(error) if getattr(each, "token", self.token) == self.token]
-        ours.sort(key=lambda each: not isinstance(each, StaleToken))
-        # What the door doesn't know may have been raised in place of a refusal: it would become a 500.
-        answer = next((answer for each in ours if (answer := self._answer(each))), None) or self.judge(500)
+        of_request = [each for each in _flat(error) if getattr(each, "token", self.token) == self.token]
+        of_request.sort(key=lambda each: not isinstance(each, StaleToken))
+        answer = next((answer for each in of_request if (answer := self._answer(each))), None)
+        if answer is None:
+            # A KeyError, say, that an except clause raised in place of a StaleToken, which the gate has seen.
+            answer = self.judge(500)
         if answer is not None and started:
             log.error("%s came after the response had started: its sender reads a success", answer.slug)
             return None
@@ -128,9 +130,10 @@ class Passage:
         answer = refusal_of(error)
         if answer is None or not self._applied:
             return answer
-        # A key that is missing is missing still when the request is repeated, or read back.
-        told = isinstance(error, StaleToken) or answer is KEY_REQUIRED
-        return replace(answer, applied=True) if told else OUTCOME_UNKNOWN
+        if isinstance(error, StaleToken) or answer is KEY_REQUIRED:
+            # No repetition could help: the owner stays stale, and the key stays missing.
+            return replace(answer, applied=True)
+        return OUTCOME_UNKNOWN
 
     @property
     def _applied(self) -> bool:
@@ -173,10 +176,10 @@ def passage_of(scope: Mapping[str, Any]) -> Passage:
     return passage
 
 
-def _alone(error: Exception) -> Iterator[Exception]:
+def _flat(error: Exception) -> Iterator[Exception]:
     """Yield the error, or those in it where it is a group, as a TaskGroup raises one."""
     if isinstance(error, ExceptionGroup):
         for each in cast("ExceptionGroup[Exception]", error).exceptions:
-            yield from _alone(each)
+            yield from _flat(each)
     else:
         yield error

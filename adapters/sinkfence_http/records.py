@@ -44,8 +44,8 @@ def identity(*parts: str | bytes) -> str:
 
 def content_digest(values: Sequence[str]) -> bytes | None:
     """Return the SHA-256 that a `Content-Digest` declares (RFC 9530), None if it declares none, or two."""
-    found = _SHA256.findall(", ".join(values))
-    return base64.b64decode(found[0]) if len(found) == 1 else None
+    digests = _SHA256.findall(", ".join(values))
+    return base64.b64decode(digests[0]) if len(digests) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class Kept:
     def read(cls, text: str) -> Kept:
         """Read what `Recording.kept` has written."""
         status, pairs, body = json.loads(text)
-        kept = None if body is None else base64.b64decode(body)
-        return cls(status, tuple((name, value) for name, value in pairs), kept)
+        content = None if body is None else base64.b64decode(body)
+        return cls(status, tuple((name, value) for name, value in pairs), content)
 
     @property
     def headers(self) -> list[tuple[str, str]]:

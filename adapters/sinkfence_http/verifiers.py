@@ -181,8 +181,8 @@ def compare(token: Token, current: tuple[int, str | None] | None) -> None:
         raise Refused(STALE)
     owner = (current and current[1]) or ""
     # In equal time: the owner is what a stranger would have to guess.
-    ours = hmac.compare_digest(token.owner.encode(), owner.encode())
-    if current is None or token.generation != current[0] or not ours:
+    same_owner = hmac.compare_digest(token.owner.encode(), owner.encode())
+    if current is None or token.generation != current[0] or not same_owner:
         raise Refused(UNAUTHENTIC)
 
 

@@ -66,12 +66,12 @@ def parse_token(value: str) -> Token:
     Raises:
         ValueError: anything else than exactly one such member. The value is not echoed: a stranger wrote it.
     """
-    found = _UNSIGNED.fullmatch(_bounded(value))
-    if found is None:
+    match = _UNSIGNED.fullmatch(_bounded(value))
+    if match is None:
         raise ValueError("a Fencing-Token is one member, a String with an Integer g and a String o")
-    job, owner_last, owner_first = found.group(1, 3, 4)
+    job, owner_last, owner_first = match.group(1, 3, 4)
     owner = owner_last if owner_last is not None else owner_first
-    generation = parse_generation(found["g1"] or found["g2"])
+    generation = parse_generation(match["g1"] or match["g2"])
     return make_token(_decoded(job), generation, _decoded(owner))
 
 
@@ -81,10 +81,10 @@ def parse_signed(value: str) -> str:
     Raises:
         ValueError: anything else than exactly one such member.
     """
-    found = _SIGNED.fullmatch(_bounded(value))
-    if found is None:
+    match = _SIGNED.fullmatch(_bounded(value))
+    if match is None:
         raise ValueError("a signed Fencing-Token is one member, a compact JWS")
-    return found[1]
+    return match[1]
 
 
 def make_token(job_id: object, generation: object, owner: object) -> Token:
@@ -132,12 +132,12 @@ def parse_status(value: str | None) -> Status | None:
 
     Parameters that this version doesn't know are ignored: a later one may say more.
     """
-    found = _STATUS.fullmatch(value) if value is not None and len(value) <= MAX_HEADER else None
-    if found is None:
+    match = _STATUS.fullmatch(value) if value is not None and len(value) <= MAX_HEADER else None
+    if match is None:
         return None
-    current = re.findall(r"; *current=([0-9]+)", found[2])
-    flags = re.findall(r"; *(applied|replayed)(?![a-z=])", found[2])
-    return Status(found[1], int(current[0]) if current else None, "applied" in flags, "replayed" in flags)
+    current = re.findall(r"; *current=([0-9]+)", match[2])
+    flags = re.findall(r"; *(applied|replayed)(?![a-z=])", match[2])
+    return Status(match[1], int(current[0]) if current else None, "applied" in flags, "replayed" in flags)
 
 
 def _bounded(value: str) -> str:

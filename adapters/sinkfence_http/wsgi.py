@@ -13,7 +13,7 @@ from sinkfence.sinks import Claim, Replay
 from sinkfence.tokens import Token
 from sinkfence_http import bodies, wire
 from sinkfence_http.answers import ACCEPTED, ARMED, TOKEN_REQUIRED, Answer
-from sinkfence_http.door import idempotency_key, known, log_unkept, present, turn_away
+from sinkfence_http.door import idempotency_key, log_unkept, present, recorded_answer, turn_away
 from sinkfence_http.fence import Fence, key_of
 from sinkfence_http.functions import check_function, is_exempt
 from sinkfence_http.passage import PASSAGE, Passage
@@ -97,7 +97,7 @@ class FencingMiddleware:
                 claimed = replay.claim(token, record, _fingerprint(environ, token, digest))
             with fence.gate.enter(token) as watch, claimed as claim:
                 inside = True
-                if claim is not None and (answer := known(claim)) is not None:
+                if claim is not None and (answer := recorded_answer(claim)) is not None:
                     yield from [_HEAD_SENT, *_answer(start_response, answer)]
                     return
                 passage = environ[PASSAGE] = Passage(token, fence, watch, record)

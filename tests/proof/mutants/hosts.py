@@ -98,7 +98,7 @@ HOSTS: tuple[Mutant, ...] = (
         "hosts.another_request",
         "D5",
         "the second of two payments under one key is acknowledged, and never made",
-        (Edit(KEPT, '        if known != fingerprint:\n            return "reused"\n', ""),),
+        (Edit(KEPT, '        if fingerprint != first_fingerprint:\n            return "reused"\n', ""),),
     ),
     Mutant(
         "half an answer kept as a whole one",
@@ -112,13 +112,19 @@ HOSTS: tuple[Mutant, ...] = (
         "hosts.invented",
         "L1",
         "one request without a signature locks every owner out",
-        (Edit(VERIFIERS, "token.generation != current[0] or not ours", "not ours"),),
+        (Edit(VERIFIERS, "token.generation != current[0] or not same_owner", "not same_owner"),),
     ),
     Mutant(
         "the owner not looked up",
         "hosts.guessed",
         "D2",
         "any caller that can count writes in the newest owner's place",
-        (Edit(VERIFIERS, "token.generation != current[0] or not ours", "token.generation != current[0]"),),
+        (
+            Edit(
+                VERIFIERS,
+                "token.generation != current[0] or not same_owner",
+                "token.generation != current[0]",
+            ),
+        ),
     ),
 )
