@@ -1,11 +1,16 @@
 """The same names as in `sinkfence_postgres`, for an event loop."""
 
 from sinkfence.findings import Finding, Report
-from sinkfence_postgres.aio.binding import bind
-from sinkfence_postgres.aio.ledger import clean_ledger, once
-from sinkfence_postgres.aio.rows import fenced_execute
 from sinkfence_postgres.aio.sink import PostgresSink
-from sinkfence_postgres.aio.transactions import guard, transaction, translated
+from sinkfence_postgres.aio.transactions import (
+    bind,
+    clean_ledger,
+    fenced_execute,
+    guard,
+    once,
+    transaction,
+    translated,
+)
 from sinkfence_postgres.aio.upkeep import doctor, install, marks, protect
 from sinkfence_postgres.marks import JobMark
 from sinkfence_postgres.refusals import refusal

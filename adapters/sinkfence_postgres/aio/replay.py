@@ -9,7 +9,7 @@ from typing import Any
 from sinkfence.sinks import RequestState
 from sinkfence.tokens import Token
 from sinkfence_postgres import connections, plans, statements, watch
-from sinkfence_postgres.aio.connections import run
+from sinkfence_postgres.aio.transactions import run
 from sinkfence_postgres.replay import AnswerEntry, positive
 from sinkfence_postgres.transactions import Attempt, translating
 

@@ -10,9 +10,8 @@ from sinkfence import observe
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_postgres import connections, statements, watch
-from sinkfence_postgres.aio.connections import run
 from sinkfence_postgres.aio.replay import Replay
-from sinkfence_postgres.aio.transactions import transaction
+from sinkfence_postgres.aio.transactions import run, transaction
 from sinkfence_postgres.refusals import is_demoted, repeatable, sqlstate
 from sinkfence_postgres.sink import ATTEMPTS, IN_FLIGHT, checked, renewal
 from sinkfence_postgres.statements import Query

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sinkfence.findings import Report
 from sinkfence_postgres import connections, installation, plans, protection
-from sinkfence_postgres.aio.connections import KINDS, run
+from sinkfence_postgres.aio.transactions import KINDS, run
 from sinkfence_postgres.doctor import examining
 from sinkfence_postgres.marks import MEANINGS, JobMark, reading
 from sinkfence_postgres.plans import Plan
@@ -16,7 +16,7 @@ from sinkfence_postgres.refusals import explained
 from sinkfence_postgres.statements import Query
 
 if TYPE_CHECKING:
-    from sinkfence_postgres.aio.connections import AnyTx
+    from sinkfence_postgres.aio.transactions import AnyTx
 
 T = TypeVar("T")
 
