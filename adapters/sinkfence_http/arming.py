@@ -30,8 +30,8 @@ def check_armed(status: int, headers: Mapping[str, str]) -> None:
         NotEnforced: any other answer than 204 `armed`.
         OutcomeUnknown: the service can't be asked at present.
     """
-    said = wire.parse_status(headers.get(wire.STATUS))
-    word = said.word if said else "no Fencing-Status"
+    fencing = wire.parse_status(headers.get(wire.STATUS))
+    word = fencing.word if fencing else "no Fencing-Status"
     if status == 204 and word == "armed":
         return
     what = f"arming was answered {status} ({word})"

@@ -142,15 +142,15 @@ class Call:
         if not 200 <= status <= 599:  # an interim answer, say: what became of the request isn't said
             return self.failed(ConnectionError(f"{status} is no answer"), sent=True)
         self._redirected(status)
-        fencing_status = headers.get(wire.STATUS)
-        said = wire.parse_status(fencing_status)
-        word = said.word if said else None
-        if said and word in ("stale-token", "generation-conflict"):
+        header = headers.get(wire.STATUS)
+        fencing = wire.parse_status(header)
+        word = fencing.word if fencing else None
+        if fencing and word in ("stale-token", "generation-conflict"):
             kind = StaleToken if word == "stale-token" else GenerationConflict
-            stale = kind(self.token, said.current, earlier_attempt_unknown=self.unknown or said.applied)
+            stale = kind(self.token, fencing.current, earlier_attempt_unknown=self.unknown or fencing.applied)
             observe.refuse("http", self.caller.bearer, stale)
             raise stale
-        if said and (word in _UNKNOWN or said.applied):
+        if fencing and (word in _UNKNOWN or fencing.applied):
             raise OutcomeUnknown(f"{self}: the service says {word}: its effect may stand. Read it back")
         if 200 <= status < 400:
             # A redirect answers a write that was performed just as a 200 does (RFC 9110, section 15.4.4).
@@ -163,7 +163,7 @@ class Call:
         if word == "token-expired" and self.rewindable and not self.expired:
             self.expired = True
             return 0.0
-        nothing_ran = word in _NOTHING_RAN or (fencing_status is None and status in _MAY_PASS)
+        nothing_ran = word in _NOTHING_RAN or (header is None and status in _MAY_PASS)
         least = seconds_to_wait(headers.get("Retry-After"), headers.get("Date"))
         pause = self._again(status, word, least, nothing_ran)
         if pause is None and self.unknown:
@@ -243,11 +243,11 @@ def seconds_to_wait(retry_after: str | None, date: str | None) -> float:
 
     A moment is compared with the answer's own Date: the clock here may be another.
     """
-    asked = retry_after or ""
-    if asked.isascii() and asked.isdigit():
-        return float(asked)
+    value = retry_after or ""
+    if value.isascii() and value.isdigit():
+        return float(value)
     try:
-        wait = parsedate_to_datetime(asked) - parsedate_to_datetime(date or "")
+        wait = parsedate_to_datetime(value) - parsedate_to_datetime(date or "")
     except (TypeError, ValueError, OverflowError):
         return 0.0
     return max(wait.total_seconds(), 0.0)
@@ -263,8 +263,9 @@ def carried(error: Exception, kind: type[Any], attempt: Any) -> Any:
     if not isinstance(answer, kind):
         return None
     try:
-        asked: Any = answer.request
+        answered: Any = answer.request
     except RuntimeError:  # of httpx: it was never told
         return None
     # A hook may ask others, for a login say.
-    return answer if asked and (asked.method, asked.url) == (attempt.method, attempt.url) else None
+    of_attempt = answered and (answered.method, answered.url) == (attempt.method, attempt.url)
+    return answer if of_attempt else None

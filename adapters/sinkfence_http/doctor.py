@@ -161,7 +161,7 @@ class _Examination:
         name = "arming"
         # Once: a balancer may send the next to another host, which then would know the mark for that.
         reply = self._answer(place, [self._sign(self._newest)])
-        word = reply.said.word if reply.said else None
+        word = reply.fencing.word if reply.fencing else None
         if word in _REFUSED:
             says = f"answered {reply.status} {word}: this service does not believe the doctor's tokens"
             advice = _SIGN if self._signed else f"if it takes signed tokens, {_SIGN}; {_LEASE}"
@@ -197,10 +197,10 @@ class _Examination:
     def _spread(self, place: _Place, token: str) -> list[Reply]:
         """Send a token over many connections, all of them open at once, so that they reach all who serve."""
         replies: list[Reply] = []
-        with ExitStack() as held, ThreadPoolExecutor(WIDTH) as threads:
+        with ExitStack() as connections, ThreadPoolExecutor(WIDTH) as threads:
             for turn in range(WAVES):
                 time.sleep(PAUSE if turn else 0)
-                sent = [threads.submit(self._answer, place, [token], held) for _ in range(WIDTH)]
+                sent = [threads.submit(self._answer, place, [token], connections) for _ in range(WIDTH)]
                 wave = [each.result() for each in sent]
                 replies += [each for each in wave if not each.problem]
                 if any(each.problem for each in wave):  # of one thread, which waits for a connection's end
@@ -218,17 +218,17 @@ class _Examination:
     def _tell(self, name: str, grade: Grade, says: str, advice: str) -> None:
         self.findings.append(Finding(name, grade, says, advice))
 
-    def _answer(self, place: _Place, tokens: Sequence[str], held: ExitStack | None = None) -> Reply:
+    def _answer(self, place: _Place, tokens: Sequence[str], kept_open: ExitStack | None = None) -> Reply:
         """As `_send`, where there need not be an answer."""
         try:
-            return self._send(place, tokens, held)
+            return self._send(place, tokens, kept_open)
         except OSError as error:  # as all of requests are
             return Reply(0, None, type(error).__name__)
 
-    def _send(self, place: _Place, tokens: Sequence[str], held: ExitStack | None = None) -> Reply:
+    def _send(self, place: _Place, tokens: Sequence[str], kept_open: ExitStack | None = None) -> Reply:
         """Send one request, over a connection of its own, by the session's settings.
 
-        With `held` that connection stays open: the answer is not read to its end before that is left.
+        With `kept_open` that connection stays open until this is left: its answer is not read to the end.
         """
         import requests
         from urllib3 import HTTPHeaderDict
@@ -237,20 +237,20 @@ class _Examination:
         request = session.prepare_request(requests.Request(place.method, place.url))
         headers = HTTPHeaderDict(request.headers)
         headers.pop(wire.TOKEN, None)
-        headers["Connection"] = "close" if held is None else "keep-alive"
+        headers["Connection"] = "close" if kept_open is None else "keep-alive"
         for token in tokens:
             headers.add(wire.TOKEN, token)  # a line for each
         request.headers = headers  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
         settings: dict[str, Any] = dict(session.merge_environment_settings(place.url, {}, True, None, None))
         adapter = session.get_adapter(place.url)
         transmit = getattr(adapter, "transmit", adapter.send)  # a FencedAdapter would put its own token on
-        if held is not None:
+        if kept_open is not None:
             settings["stream"] = True
         response = transmit(request, timeout=TIMEOUT, **settings)
-        if held is None:
+        if kept_open is None:
             response.close()
         else:
-            held.callback(response.raw.close)  # and not given back to a pool, which is too small for all
+            kept_open.callback(response.raw.close)  # and not given back to a pool, which is too small for all
         return Reply(response.status_code, wire.parse_status(response.headers.get(wire.STATUS)))
 
 

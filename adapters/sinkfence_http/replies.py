@@ -17,7 +17,7 @@ class Reply:
     """One answer."""
 
     status: int
-    said: Status | None
+    fencing: Status | None
     """Its Fencing-Status, where it has a readable one."""
     problem: str = ""
     """The name of the error, where there is no answer."""
@@ -27,10 +27,10 @@ def meaning(reply: Reply, expected: Mapping[str, int]) -> tuple[Grade, str, str]
     """Return what an answer says of the service: a grade, why, and what to do."""
     if reply.problem:
         return "unknown", f"could not be tried: {reply.problem}", "mend that, and ask again"
-    status, word = reply.status, reply.said.word if reply.said else None
+    status, word = reply.status, reply.fencing.word if reply.fencing else None
     wanted = " or ".join(f"{code} {name}" for name, code in expected.items())
     if word is not None and word in expected:
-        if reply.said is not None and reply.said.applied and expected[word] >= 400:  # not of `armed`
+        if reply.fencing is not None and reply.fencing.applied and expected[word] >= 400:  # not of `armed`
             says = f"answered {status} {word};applied: it had taken effect before it was refused"
             return "broken", says, "have the handler check the token before it does anything, or in one step"
         if status == expected[word]:

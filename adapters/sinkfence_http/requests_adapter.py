@@ -108,10 +108,10 @@ class HttpSink:
         try:
             answer = _call(caller, transmit, request, ARM_TIMEOUT, settings, repeatable=True)
         except Exception as error:
-            told = carried(error, requests.Response, request)
-            if told is not None:  # by an adapter that raises for statuses
-                told.close()
-                check_armed(told.status_code, told.headers)
+            refusal = carried(error, requests.Response, request)
+            if refusal is not None:  # of an adapter that raises for statuses
+                refusal.close()
+                check_armed(refusal.status_code, refusal.headers)
             raise
         check_armed(answer.status_code, answer.headers)
 
@@ -224,7 +224,7 @@ def _unverified(error: Exception) -> bool:
     """Whether the service could not prove who it is, and so was sent nothing."""
     reason = _reason(error)
     return any(
-        isinstance(found, ssl.SSLCertVerificationError) for found in (reason, *getattr(reason, "args", ()))
+        isinstance(each, ssl.SSLCertVerificationError) for each in (reason, *getattr(reason, "args", ()))
     )
 
 

@@ -170,9 +170,9 @@ def _attempt(httpx: Any, call: Call, request: Any) -> Any:
     headers = request.headers.copy()
     headers[wire.TOKEN] = call.attempt()
     names = ("connect", "read", "write", "pool")
-    asked = request.extensions.get("timeout", {})
-    timeout = {name: call.capped(asked.get(name)) for name in names}
-    extensions = {**request.extensions, "timeout": timeout}
+    timeouts = request.extensions.get("timeout", {})
+    capped = {name: call.capped(timeouts.get(name)) for name in names}
+    extensions = {**request.extensions, "timeout": capped}
     return httpx.Request(
         request.method, request.url, headers=headers, stream=request.stream, extensions=extensions
     )
@@ -195,15 +195,15 @@ def _whole(httpx: Any, response: Any, raw: bytes) -> Any:
 
 def _failed(httpx: Any, call: Call, request: Any, error: Any, heard: bool) -> float:
     answer = None if heard else carried(error, httpx.Response, request)
-    ours = isinstance(error, httpx.HTTPError)
-    if ours:
+    of_httpx = isinstance(error, httpx.HTTPError)
+    if of_httpx:
         error.request = request  # the caller's, which carries no token
     if answer is not None:
         answer.request = request
         pause = call.answered(answer.status_code, answer.headers)
         if pause is not None:
             return pause
-    if answer is not None or not ours:
+    if answer is not None or not of_httpx:
         raise error
     # Not one byte of the request can have left where no connection came about.
     never = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)

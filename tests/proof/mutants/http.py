@@ -130,8 +130,8 @@ HTTP: tuple[Mutant, ...] = (
         (
             Edit(
                 CALLS,
-                'if said and word in ("stale-token", "generation-conflict"):',
-                'if said and word == "generation-conflict":',
+                'if fencing and word in ("stale-token", "generation-conflict"):',
+                'if fencing and word == "generation-conflict":',
             ),
         ),
     ),
