@@ -138,12 +138,7 @@ def _still(d: Dialect, seen: Record | None) -> str:
 def _params(job_id: str, seen: Record | None) -> dict[str, Any]:
     if seen is None:
         return {"job_id": job_id}
-    return {
-        "job_id": job_id,
-        "generation": seen.generation,
-        "owner": seen.owner or "",
-        "state": seen.state,
-    }
+    return {"job_id": job_id, "generation": seen.generation, "owner": seen.owner or "", "state": seen.state}
 
 
 def _made(found: Record | None, wanted: tuple[int, None, str] | None) -> Record:
