@@ -36,7 +36,7 @@ class Fence(Parts[AsyncGate, AsyncReplay]):
             except NotArmed:
                 await self._vouch(token)
             except StaleToken:
-                raise Refused(STALE) from None
+                raise Refused(STALE) from None  # without the mark: anybody can send an unsigned token
         await self.gate.announce(token)
 
     async def admit(self, scope: Mapping[str, Any], job_id: str) -> Token:

@@ -30,7 +30,7 @@ _KEY = wire.IDEMPOTENCY_KEY.lower().encode()
 _STATUS = wire.STATUS.lower().encode()
 _ACCEPTED = _STATUS, ACCEPTED.encode()
 _UNSEEN = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
-"""Extensions by which a server sends a file itself: no byte of it comes by here, to be kept."""
+"""Extensions by which a server sends a file itself: the door doesn't see it, and can't keep it."""
 
 
 class FencingMiddleware:
@@ -221,8 +221,8 @@ class _Recorder:
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    # A scope of anyio's that was cancelled cancels at each await inside of it. An attempt that has committed,
-    # and of which that were not noted, would be run again.
+    # A cancelled scope of anyio's cancels at each await inside of it, so also where the door notes that an
+    # attempt has committed. Without the note, the caller's repetition would be run as a first request.
     task, cancelled = asyncio.ensure_future(work), None
     while not task.done():
         try:

@@ -92,7 +92,8 @@ def recorded_answer(claim: Claim | AsyncClaim) -> Answer | Kept | None:
 def turn_away(error: Exception) -> Answer:
     """Return the answer to a request that doesn't get in; what is no refusal is logged, and fails closed."""
     observe.refused("http", error)
-    answer = None if isinstance(error, OutcomeUnknown) else refusal_of(error)  # the mark rose, or it didn't
+    # OutcomeUnknown is of the mark here: whether it rose isn't known, and of the request nothing has run.
+    answer = None if isinstance(error, OutcomeUnknown) else refusal_of(error)
     if answer is None:
         log.error("the fence can't be asked, and requests are refused", exc_info=error)
         return UNAVAILABLE

@@ -84,7 +84,7 @@ class Fence(Parts[Gate, Replay]):
             except NotArmed:
                 self._vouch(token)
             except StaleToken:
-                raise Refused(STALE) from None  # anybody may have sent it: the mark is none of theirs
+                raise Refused(STALE) from None  # without the mark: anybody can send an unsigned token
         self.gate.announce(token)
 
     def admit(self, environ: Mapping[str, Any], job_id: str) -> Token:

@@ -15,7 +15,7 @@ SLOT: Final = 512
 
 
 class LockedFile:
-    """A file that is open and locked here. Not its number alone: that is soon another file's."""
+    """A file that is open and locked here. An object, as its descriptor is soon another file's number."""
 
     __slots__ = ("fd",)
 

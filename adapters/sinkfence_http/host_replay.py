@@ -116,7 +116,7 @@ class HostClaim:
             self.close()
 
     def close(self) -> None:
-        """The attempt runs no longer."""
+        """Note that the attempt runs no longer."""
         if self._attempt is not None:
             self._attempt.close()
 

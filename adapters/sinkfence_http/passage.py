@@ -31,7 +31,7 @@ class Unwatched:
 
 UNWATCHED: Final = Unwatched()
 OPEN: Final = nullcontext[Watch](UNWATCHED)
-"""Where nobody is held up."""
+"""What `enter` returns where a gate locks nothing, as DoorOnly does."""
 
 
 class Door(Protocol):
@@ -102,7 +102,7 @@ class Passage:
         return NOT_GUARDED
 
     def hear(self, error: Exception) -> None:
-        """Remember that a handler has raised a refusal of this token: it is told, whatever is made of it."""
+        """Remember a refusal of this token that a handler has raised: its framework may hide it."""
         for each in _flat(error):
             if isinstance(each, StaleToken) and each.token == self.token:
                 self._heard = each
@@ -137,7 +137,8 @@ class Passage:
 
     @property
     def _applied(self) -> bool:
-        # Where the gate sees nothing, what has begun may have been applied. A strict handler admits before.
+        # A HostGate doesn't see what a handler writes: it may have written from its `admit` on, and where the
+        # fence isn't strict, without one.
         begun = self._admitted or not self._strict
         return begun if self._watch.applied is None else self._watch.applied
 

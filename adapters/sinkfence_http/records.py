@@ -22,7 +22,7 @@ KEPT: Final = frozenset(
 """The headers that are kept. Never Set-Cookie, Date, or what belongs to one connection."""
 
 TRANSIENT: Final = frozenset({408, 425, 429})
-"""What asks for a repetition, and says that nothing was done: not kept, as nothing from 500 on is."""
+"""Statuses by which a handler asks for a repetition, and says that it did nothing: no such answer is kept."""
 
 _ELSEWHERE: Final = frozenset(
     {
@@ -30,13 +30,13 @@ _ELSEWHERE: Final = frozenset(
         "x-sendfile2",
     }
 )
-"""By these a proxy sends a file in the body's place: no byte of it comes by here, to be kept."""
+"""Headers by which a proxy sends a file in the body's place: the door doesn't see it, and can't keep it."""
 
 _SHA256: Final = re.compile(r"(?:^|,) *sha-256=:([A-Za-z0-9+/]{43}=):(?:;[^,]*)? *(?=,|$)")
 
 
 def identity(*parts: str | bytes) -> str:
-    """Return what is the same for the same parts in the same order alone."""
+    """Return a hash that is the same for the same parts in the same order, and for nothing else."""
     # Each with its length before it: ("ab", "c") and ("a", "bc") are two.
     data = [part.encode() if isinstance(part, str) else part for part in parts]
     return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in data)).hexdigest()

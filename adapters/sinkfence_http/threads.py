@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Threads:
-    """Begun at first use, and anew in a forked process, which inherits none."""
+    """A pool, begun at first use, and anew in a forked process, which has none of its parent's threads."""
 
     def __init__(self) -> None:
         self._process: Process | None = None
