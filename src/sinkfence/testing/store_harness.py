@@ -95,8 +95,8 @@ class StoreBench:
 
     def counts(self, token: Token, before: int) -> None:
         """Raise Broken unless the token's generation is the one after `before`."""
-        step = token.generation - before
-        right = step > 0 if self.store.jumps else step == 1
+        distance = token.generation - before
+        right = distance > 0 if self.store.jumps else distance == 1
         must(right, f"generation {token.generation} was issued after {before}")
 
     @contextmanager
