@@ -77,8 +77,8 @@ def run(tx: Any, query: Query) -> list[Any]:
             return complete(query, cursor.fetchall() if cursor.description else [])
     from sqlalchemy import text
 
-    # Options of a call go before those of the connection and its engine. With theirs, the statement could
-    # become a server-side cursor, which evaluates a row when it is fetched: the first token alone.
+    # The options of a call override those of the connection and its engine. These may ask for a server-side
+    # cursor, which works out a row when it is fetched: only the first token would be guarded.
     options = {"stream_results": False, "yield_per": None}
     result = core(tx).execute(text(query.sql), dict(query.params), execution_options=options)
     return complete(query, list(result.all()) if result.returns_rows else [])

@@ -158,7 +158,7 @@ def refuse_ended(block: Any) -> None:
 
 
 def undone() -> Exception:
-    """Return psycopg.Rollback, which a savepoint of psycopg keeps to itself, for the block around it."""
+    """Return psycopg.Rollback for the block around a step that has raised it: the savepoint swallows it."""
     import psycopg
 
     return psycopg.Rollback()

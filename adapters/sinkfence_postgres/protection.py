@@ -62,7 +62,7 @@ def protecting(table: str, job_id: str | None, warn_only: bool) -> Plan[None]:
         " cast(:job_id AS pg_catalog.name), cast(:warn_only AS boolean))",
         {"table": table, "job_id": job_id, "warn_only": warn_only},
     )
-    return _single(query)  # so that what is refused above is so before a transaction is begun
+    return _single(query)  # no `yield` here: a generator would refuse a name once a transaction is begun
 
 
 def _single(query: Query) -> Plan[None]:

@@ -27,7 +27,7 @@ class AnswerEntry:
     fingerprint: str
 
     def find(self) -> Query:
-        """Ask for it, and for its lock."""
+        """Look for the entry, and try to take its lock, which one attempt has at a time."""
         call = "SELECT free, fingerprint, answer FROM sinkfence.claim(:job_id, :generation, :owner, :key)"
         return Query(call, {**statements.named(self.token), "key": self.key})
 
@@ -47,7 +47,7 @@ class AnswerEntry:
         return ("run" if free else "in-progress"), None  # of an earlier generation: this one takes it over
 
     def insert(self, outcome: str | int) -> Query:
-        """Enter the outcome, unless there is an answer: of an attempt after this one had lost its lock."""
+        """Enter the outcome, unless a later attempt has entered its answer: this one had lost its lock."""
         return Query(
             "INSERT INTO sinkfence.ledger (scope, key, fingerprint, generation, result)"
             " VALUES (:scope, :key, :fingerprint, :generation,"
@@ -68,10 +68,10 @@ class AnswerEntry:
 class Replay:
     """The answers of a `PostgresSink`, for repetitions of their requests, in the ledger.
 
-    While a request runs, a connection of its own holds the lock of its record, beside those of the pool: one
-    that were taken from there could be the last, for which the handler then waits. An attempt that was killed
-    is run again: let its effect be a step (`once`), whose result is found then. One that has committed
-    something else, and has no answer to keep, is `outcome-unknown` to its own generation.
+    While a request runs, a connection of its own holds the lock of its entry. It does not stay in the pool's
+    count: it could be the pool's last one, and the handler would wait for it without end. An attempt that was
+    killed is run again: let its effect be a step (`once`), whose result is found then. An attempt that has
+    committed something else, and has no answer to keep, is `outcome-unknown` to its own generation.
 
     Raises:
         ValueError: max_body is no positive number of bytes.
@@ -113,7 +113,7 @@ class Replay:
 
 
 class Claim:
-    """One request's hold of its record: the transaction that has locked it."""
+    """One request's hold of its entry in the ledger: the transaction that has locked the entry."""
 
     def __init__(
         self, record: AnswerEntry, conn: Any, block: ExitStack, state: RequestState, answer: str | None
@@ -129,7 +129,7 @@ class Claim:
         self._enter(answer)
 
     def leave(self, *, undone: bool) -> None:
-        """Let the next one run if so; else the outcome is unknown to this generation."""
+        """Keep no answer. Undone: the next attempt runs; else this generation is told `outcome-unknown`."""
         if undone:
             self._block.close()
         else:

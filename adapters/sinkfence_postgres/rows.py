@@ -140,7 +140,7 @@ def inserted(statement: Any, new: Values, existing: Values, tombstone: Any) -> A
 def put(statement: Any, values: Values) -> Any:
     """Return the statement with values in place of its own."""
     result = statement.values(values)
-    # That takes a column and its name for two.
+    # values() takes a column and its name for two keys, and keeps both: the one by name goes.
     names = {column.key for column in values}
     kept = {k: v for k, v in result._values.items() if not (isinstance(k, str) and k in names)}
     result._values = type(result._values)(kept)

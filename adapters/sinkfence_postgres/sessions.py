@@ -43,9 +43,9 @@ def _refuse_several(session: Session, *_: object) -> None:
 
 
 def connected(transaction: Any) -> dict[Connection, bool]:
-    """Return what a session's transaction has begun, and whether its commit is the COMMIT there.
+    """Return the connections of a session's transaction, each with whether the session sends COMMIT there.
 
-    SQLAlchemy has no public name for it.
+    It doesn't where it has joined a transaction that was open. SQLAlchemy has no public name for this.
     """
     if transaction is None:
         return {}

@@ -85,13 +85,13 @@ class PostgresSink:
         """Check the token against the mark, and leave the mark as it is.
 
         Raises:
-            NotArmed, StaleToken, GenerationConflict: it isn't.
+            NotArmed, StaleToken, GenerationConflict: the mark is lower, higher, or another owner's.
         """
         with translating(Attempt({token: token}, ours=True)):
             self._alone(lambda tx: connections.run(tx, statements.recognise(token)))
 
     def announce(self, token: Token) -> None:
-        """Make a newer owner known before its request is handled; for a known one, look without a lock.
+        """Raise the mark for a newer owner before its request is handled; a known one is just looked up.
 
         Raises:
             StaleToken, GenerationConflict, SchemaMismatch: as `arm`.
@@ -101,7 +101,7 @@ class PostgresSink:
     def enter(self, token: Token) -> AbstractContextManager[watch.Watch]:
         """Surround a request's handler, and watch over what is guarded with this token inside.
 
-        Seen as committed is what was by `transaction`, `begin`, or inside `translated`.
+        It sees the commits that are made by `transaction`, by `begin`, or inside `translated`.
         """
         return watch.entered(token)
 
@@ -110,10 +110,10 @@ class PostgresSink:
         return Replay(self._connection, max_body)
 
     def _alone(self, work: Callable[[Any], object]) -> None:
-        """Do what is harmless to repeat, on a connection in autocommit; once more where that turns out dead.
+        """Do what is harmless to repeat, on a connection in autocommit, and once more where that has died.
 
-        It may have been so in its pool: the server ends those that are idle, all of them at a failover. Or it
-        leads to a server that was the primary, and may only be read from now.
+        A pool may have given out a dead one: the server ends idle connections, and all of them at a failover.
+        Or one that leads to a server that was the primary, and may only be read from now.
         """
         with self._connection() as conn:
             try:
@@ -153,7 +153,7 @@ def checked(source: Any, *kinds: str) -> Any:
     if isinstance(source, str) and importlib.util.find_spec("psycopg") is None:
         raise ImportError("a connection string needs psycopg: pip install 'sinkfence[postgres]'")
     if isinstance(source, str) and not readable(source):
-        # Said here and not by libpq at the first call, whose message shows what it could not make sense of.
+        # Else libpq would say so at the first call, and show the part that it can't read: maybe a password.
         raise ValueError(
             'this is no connection string of libpq: write "postgresql://user:password@host:port/database", '
             "with what is special in a password percent-encoded (@ is %40), or "
@@ -182,7 +182,7 @@ def readable(conninfo: str) -> bool:
 
 def renewal(source: Any, *, demoted: bool) -> Callable[[], Any] | None:
     """Return what takes the dead connections out of a pool, or all of them where its server was demoted."""
-    # Dead ones SQLAlchemy's pool lets go of by itself. `drain` is psycopg_pool's since 3.3.
+    # SQLAlchemy's pool lets go of dead connections by itself. psycopg_pool has `drain` since 3.3.
     names = ("dispose", "drain", "check") if demoted else ("check",)
     return next((found for name in names if (found := getattr(source, name, None))), None)
 

@@ -127,7 +127,8 @@ def doubt(tokens: Collection[Token]) -> None:
 def hear(error: SinkfenceError) -> None:
     """Remember how the present request was refused: a framework may keep that from the door.
 
-    A newer owner is the last word. Anything else the handler may overcome, and is refused anew.
+    That there is a newer owner is the last word. After another refusal the handler may try again, and the
+    last one counts.
     """
     watch = _current.get()
     if watch is None:

@@ -91,7 +91,8 @@ def bind(target: Target, bearer: Bearer) -> Target:
     if connections.is_a(target_, BINDABLE[0]):
         binding.bind(target_.sync_engine, bearer)
         return target
-    # The listeners go on the synchronous sessions inside, whose class may be everybody's: so to a new one.
+    # The listeners go on the class of the synchronous sessions inside, which other async_sessionmakers may
+    # use as well: so this one gets a class of its own.
     base = target_.kw.get("sync_session_class") or target_.class_.sync_session_class
     target_.configure(sync_session_class=type(base.__name__, (base,), {}))
     binding.listen(target_.kw["sync_session_class"], binding.BoundSessions(bearer).listeners())
