@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sinkfence.errors import IdempotencyMismatch, NotEnforced, SchemaMismatch
 from sinkfence.results import as_json
-from sinkfence.sinks import Bearer
+from sinkfence.sinks import Bearer, token_of
 from sinkfence.tokens import Token, check_text
 from sinkfence_postgres import connections, watch
 from sinkfence_postgres.refusals import Meanings, explained
@@ -133,7 +133,7 @@ def once(tx: AnyTx, bearer: Bearer, step: str, call: Callable[[], Any]) -> Any:
         ValueError, TypeError: the result is too large, or no JSON; as all that `call` raises.
     """
     tx_ = connections.expect(tx, *connections.KINDS)
-    entry = entered(bearer.token, step)
+    entry = entered(token_of(bearer), step)
     attempt = Attempt({entry.token: bearer}, ours=True)
     connections.sync(tx_)
     with translating(attempt), connections.savepoint(tx_) as block:

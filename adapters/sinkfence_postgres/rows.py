@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from sinkfence.errors import NotEnforced
-from sinkfence.sinks import Bearer
+from sinkfence.sinks import Bearer, token_of
 from sinkfence.tokens import Token
 from sinkfence_postgres import connections
 from sinkfence_postgres.transactions import Attempt, translating
@@ -58,7 +58,7 @@ def fenced_execute(
         SchemaMismatch: as `guard`.
     """
     tx_ = connections.expect(tx, *KINDS)
-    token = bearer.token
+    token = token_of(bearer)
     with translating(Attempt({token: bearer})):
         # Else the count is lost where SQLAlchemy asks for generated keys behind the scenes.
         counted = {"preserve_rowcount": True}

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from sinkfence import observe
-from sinkfence.sinks import Bearer
+from sinkfence.sinks import Bearer, token_of
 from sinkfence.tokens import Token
-from sinkfence_postgres import connections, statements, watch
-from sinkfence_postgres.connections import ACTIVE, IDLE
+from sinkfence_postgres import connections, sources, statements, watch
 from sinkfence_postgres.refusals import is_demoted, repeatable, sqlstate
 from sinkfence_postgres.replay import Replay
+from sinkfence_postgres.sources import alone
 from sinkfence_postgres.statements import Query
 from sinkfence_postgres.transactions import Attempt, transaction, translating
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
     from sqlalchemy import Engine
-
-SOURCES: Final = ("builtins:str", "sqlalchemy:Engine", "psycopg_pool:ConnectionPool")
 
 ATTEMPTS: Final = 5
 """How often an arm is sent that meets a deadlock (40P01) or, where the default isolation is stricter than
@@ -45,7 +41,7 @@ class PostgresSink:
     """Marks outlive processes, crashes and restarts."""
 
     def __init__(self, source: Engine | ConnectionPool[Any] | str) -> None:
-        self._source: Any = checked(source, *SOURCES)
+        self._source: Any = sources.checked(source, *sources.KINDS)
 
     def arm(self, bearer: Bearer, *, evict: bool = False) -> None:
         """Raise the job's mark to the bearer's generation: from then on nothing lower is committed here.
@@ -63,7 +59,7 @@ class PostgresSink:
             StaleToken, GenerationConflict: the database has seen a newer owner; the bearer is told.
             SchemaMismatch: sinkfence is not installed here, or this role may not use it.
         """
-        token = bearer.token
+        token = token_of(bearer)
 
         def work(tx: Any) -> None:
             armed = evict and raise_mark(tx, statements.arm(token, IN_FLIGHT), bounded=True)
@@ -126,98 +122,13 @@ class PostgresSink:
                 # handler has raised, though SQLAlchemy gives the connection up for it.
                 if not demoted and (isinstance(error, OSError) or not connections.is_dead(conn)):
                     raise
-        if renew := renewal(self._source, demoted=demoted):
+        if renew := sources.renewal(self._source, demoted=demoted):
             renew()
         with self._connection() as conn, alone(conn) as tx:
             work(tx)
 
     def _connection(self) -> AbstractContextManager[Any]:
-        source = self._source
-        if isinstance(source, str):
-            import psycopg
-
-            return psycopg.connect(source)
-        return connected(source) if hasattr(source, "dialect") else source.connection()
-
-
-def checked(source: Any, *kinds: str) -> Any:
-    """Return the source of connections if it is of one of the kinds.
-
-    Raises:
-        TypeError: it is of none, or an engine of another driver than psycopg, psycopg2 and asyncpg.
-        ValueError: it is a connection string, and can't be read; it is not shown.
-        ImportError: it is a connection string, and psycopg is not installed.
-    """
-    if isinstance(source, str) and "+" in source.partition("://")[0]:
-        raise TypeError("this looks like a URL of SQLAlchemy: pass create_engine(url), or a URI of libpq")
-    if isinstance(source, str) and importlib.util.find_spec("psycopg") is None:
-        raise ImportError("a connection string needs psycopg: pip install 'sinkfence[postgres]'")
-    if isinstance(source, str) and not readable(source):
-        # Else libpq would say so at the first call, and show the part that it can't read: maybe a password.
-        raise ValueError(
-            'this is no connection string of libpq: write "postgresql://user:password@host:port/database", '
-            "with what is special in a password percent-encoded (@ is %40), or "
-            "\"host=… dbname=… password='…'\"; it is not shown, for it may have a password in it"
-        )
-    connections.expect(source, *kinds)
-    dialect: Any = getattr(source, "dialect", None)
-    if dialect is not None:
-        connections.known(dialect)
-    return source
-
-
-def readable(conninfo: str) -> bool:
-    """Whether libpq makes sense of a connection string, and takes no part of a password for an address."""
-    import psycopg
-    from psycopg.conninfo import conninfo_to_dict
-
-    try:
-        found = conninfo_to_dict(conninfo)
-    except psycopg.Error:
-        return False
-    host, port = str(found.get("host", "")), str(found.get("port", ""))
-    # A host that begins with @ is an abstract socket.
-    return "@" not in host[1:] and re.fullmatch(r"[\d,]*", port) is not None
-
-
-def renewal(source: Any, *, demoted: bool) -> Callable[[], Any] | None:
-    """Return what takes the dead connections out of a pool, or all of them where its server was demoted."""
-    # SQLAlchemy's pool lets go of dead connections by itself. psycopg_pool has `drain` since 3.3.
-    names = ("dispose", "drain", "check") if demoted else ("check",)
-    return next((found for name in names if (found := getattr(source, name, None))), None)
-
-
-@contextmanager
-def connected(engine: Engine) -> Generator[Any]:
-    """Give a connection of an engine, which drops it after a call that a signal's handler has broken into.
-
-    The driver is at that call still, and refuses the rollback with which SQLAlchemy takes a connection back.
-    Its complaint would take the place of what the handler raised.
-    """
-    with engine.connect() as conn:
-        try:
-            yield conn
-        except BaseException as error:
-            usable = not (conn.closed or conn.invalidated)
-            if usable and connections.status(conn.connection.driver_connection) == ACTIVE:
-                conn.invalidate(error)
-            raise
-
-
-@contextmanager
-def alone(conn: Any) -> Generator[Any]:
-    """Put the connection into autocommit: each statement is a transaction of its own, ended by its answer."""
-    if not connections.is_psycopg(conn):
-        yield conn.execution_options(isolation_level="AUTOCOMMIT")  # undone when it goes back to its pool
-        return
-    before = conn.autocommit
-    conn.autocommit = True
-    try:
-        yield conn
-    finally:
-        # Not after a signal's handler: the driver is at a call still, and would complain. A pool drops it.
-        if connections.status(conn) == IDLE:
-            conn.autocommit = before
+        return sources.connection(self._source)
 
 
 def raise_mark(tx: Any, query: Query, *, bounded: bool = False) -> bool:

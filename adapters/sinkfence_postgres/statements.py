@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from sinkfence.sinks import Bearer
+from sinkfence.sinks import Bearer, token_of
 from sinkfence.tokens import Token
 
 MAX_JOBS: Final = 1000
@@ -106,10 +106,5 @@ def shown(bearers: Iterable[Bearer]) -> dict[Token, Bearer]:
     bearers = tuple(bearers)
     if not 1 <= len(bearers) <= MAX_JOBS:
         raise ValueError(f"a transaction guards 1 to {MAX_JOBS} bearers, not {len(bearers)}")
-    for bearer in bearers:
-        if not hasattr(bearer, "token"):
-            raise TypeError(
-                f"a bearer is a lease or a token, not a {type(bearer).__name__}: transaction(tx, *bearers)"
-            )
-    tokens = {bearer.token: bearer for bearer in bearers}
+    tokens = {token_of(bearer): bearer for bearer in bearers}
     return dict(sorted(tokens.items(), key=lambda item: (item[0].job_id.encode(), item[0].generation)))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
 
-from sinkfence.sinks import Bearer
+from sinkfence.sinks import Bearer, token_of
 from sinkfence_s3 import plan, readers
 from sinkfence_s3.bodies import BodyLike, opened
 from sinkfence_s3.data import Data, folder
@@ -15,7 +15,7 @@ from sinkfence_s3.exchange import Bucket, Exchange
 from sinkfence_s3.put import Put, Written
 from sinkfence_s3.readers import JobMark, Reader, Stat
 from sinkfence_s3.register import check_content_type
-from sinkfence_s3.swap import KnownRegister, token_of
+from sinkfence_s3.swap import KnownRegister
 from sinkfence_s3.writers import Writer
 
 

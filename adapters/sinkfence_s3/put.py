@@ -20,7 +20,7 @@ from sinkfence.errors import (
     SinkfenceError,
     StaleToken,
 )
-from sinkfence.sinks import Bearer
+from sinkfence.sinks import Bearer, token_of
 from sinkfence.tokens import Token
 from sinkfence_s3 import plan, uploads
 from sinkfence_s3.answers import code
@@ -29,7 +29,7 @@ from sinkfence_s3.data import Data, folder, fresh_name
 from sinkfence_s3.exchange import Exchange
 from sinkfence_s3.plan import Done, Seen, Send
 from sinkfence_s3.register import MAX_INLINE, Content
-from sinkfence_s3.swap import Base, KnownRegister, look, token_of
+from sinkfence_s3.swap import Base, KnownRegister, look
 from sinkfence_s3.uploads import Upload
 
 

@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 
 from sinkfence import observe
 from sinkfence.errors import Conflict, JobMismatch, LeaseLost, OutcomeUnknown, SinkfenceError, StaleToken
-from sinkfence.sinks import Bearer
+from sinkfence.sinks import Bearer, token_of
 from sinkfence.tokens import Token
 from sinkfence_s3.delivery import deliver, pause, read_back
 from sinkfence_s3.exchange import Bucket, Exchange
@@ -41,13 +41,6 @@ class Outcome:
     """The refusal that the bearer has to hear, if a newer owner has come since."""
     replaced: Content | None = None
     """The content that was there before, if this write replaced it or took it away."""
-
-
-def token_of(bearer: Bearer) -> Token:
-    """Return the token that a bearer shows now; TypeError for what is no bearer."""
-    if not callable(getattr(bearer, "lose", None)):
-        raise TypeError(f"a bearer is a lease or a token, not a {type(bearer).__name__}")
-    return bearer.token
 
 
 def look(exchange: Exchange) -> Seen | None:

@@ -22,6 +22,18 @@ class Bearer(Protocol):
         ...
 
 
+def token_of(bearer: Bearer) -> Token:
+    """Return the token that a bearer shows now.
+
+    Raises:
+        TypeError: it is no bearer.
+        LeaseLost: it is a lease whose term is over.
+    """
+    if not callable(getattr(bearer, "lose", None)):
+        raise TypeError(f"a bearer is a lease or a token, not a {type(bearer).__name__}")
+    return bearer.token
+
+
 class Sink(Protocol):
     """A destination that checks tokens in its own atomic step."""
 

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from sinkfence import observe
-from sinkfence.sinks import Bearer
+from sinkfence.sinks import Bearer, token_of
 from sinkfence.tokens import Token
-from sinkfence_postgres import connections, statements, watch
+from sinkfence_postgres import connections, sources, statements, watch
 from sinkfence_postgres.aio.replay import Replay
 from sinkfence_postgres.aio.transactions import run, transaction
 from sinkfence_postgres.refusals import is_demoted, repeatable, sqlstate
-from sinkfence_postgres.sink import ATTEMPTS, IN_FLIGHT, checked, renewal
+from sinkfence_postgres.sink import ATTEMPTS, IN_FLIGHT
 from sinkfence_postgres.statements import Query
 from sinkfence_postgres.transactions import Attempt, translating
 
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool
     from sqlalchemy.ext.asyncio import AsyncEngine
-
-SOURCES: Final = ("builtins:str", "sqlalchemy.ext.asyncio:AsyncEngine", "psycopg_pool:AsyncConnectionPool")
 
 
 class PostgresSink:
@@ -31,11 +29,11 @@ class PostgresSink:
     """Marks outlive processes, crashes and restarts."""
 
     def __init__(self, source: AsyncEngine | AsyncConnectionPool[Any] | str) -> None:
-        self._source: Any = checked(source, *SOURCES)
+        self._source: Any = sources.checked(source, *sources.ASYNC_KINDS)
 
     async def arm(self, bearer: Bearer, *, evict: bool = False) -> None:
         """As `sinkfence_postgres.PostgresSink.arm`."""
-        token = bearer.token
+        token = token_of(bearer)
 
         async def work(tx: Any) -> None:
             armed = evict and await _raise_mark(tx, statements.arm(token, IN_FLIGHT), bounded=True)
@@ -82,7 +80,7 @@ class PostgresSink:
                 demoted = is_demoted(error)
                 if not demoted and not connections.is_dead(conn):
                     raise
-        if renew := renewal(self._source, demoted=demoted):
+        if renew := sources.renewal(self._source, demoted=demoted):
             await renew()
         async with self._connection() as conn, _alone(conn) as tx:
             await work(tx)
@@ -112,7 +110,7 @@ async def _alone(conn: Any) -> AsyncGenerator[Any]:
     try:
         yield conn
     finally:
-        if not conn.closed:
+        if connections.status(conn) == connections.IDLE:
             await conn.set_autocommit(before)
 
 

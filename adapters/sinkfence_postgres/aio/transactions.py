@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sinkfence import observe
 from sinkfence.results import as_json
-from sinkfence.sinks import Bearer
+from sinkfence.sinks import Bearer, token_of
 from sinkfence_postgres import binding, connections, ledger, rows, statements, watch
 from sinkfence_postgres.outcomes import follow
 from sinkfence_postgres.refusals import explained
@@ -102,7 +102,7 @@ def bind(target: Target, bearer: Bearer) -> Target:
 async def once(tx: AnyTx, bearer: Bearer, step: str, call: Callable[[], Awaitable[Any]]) -> Any:
     """As `sinkfence_postgres.once`; what `call` returns is awaited."""
     tx_ = connections.expect(tx, *KINDS)
-    entry = ledger.entered(bearer.token, step)
+    entry = ledger.entered(token_of(bearer), step)
     attempt = Attempt({entry.token: bearer}, ours=True)
     await sync(tx_)
     with translating(attempt):
