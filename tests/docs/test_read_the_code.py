@@ -10,10 +10,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "explanation" / "read-the-code.md"
 ROW = re.compile(r"^\| \[[\w.]+\]\(\.\./\.\./((?:src|adapters)/[\w./]+)\)", re.MULTILINE)
-LIMIT = 5_000
+LIMIT = 5_500
 
-PARTS = PAGE.read_text().split("## Beside them")
-core, beside = ({ROOT / row for row in ROW.findall(part)} for part in PARTS)
+PARTS = re.split("^## (?:Beside them|Other ways in)$", PAGE.read_text(), flags=re.MULTILINE)
+core, beside, _ = ({ROOT / row for row in ROW.findall(part)} for part in PARTS)
 
 
 def file_of(module: str) -> Path | None:
