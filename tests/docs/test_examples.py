@@ -23,7 +23,7 @@ from sinkfence.stores.sql import SqlStore
 from sinkfence_http import Refused, TokenSigner, TrustedNetwork, VerificationKey
 from sinkfence_http.aio import Fence
 from sinkfence_http.asgi import FencingMiddleware
-from sinkfence_postgres import aio, transaction
+from sinkfence_postgres import aio, marks, transaction
 from sinkfence_s3 import FencedBucket
 
 ROOT = Path(__file__).parents[2]
@@ -95,6 +95,11 @@ def entries(engine: Engine, table: str = "entry", column: str = "text") -> list[
     """The values of a column, in the order in which they were written."""
     with engine.connect() as conn:
         return list(conn.exec_driver_sql(f"SELECT {column} FROM {table} ORDER BY id").scalars())
+
+
+def shown(page: str) -> str:
+    """The first output that a page shows."""
+    return (ROOT / page).read_text().partition("```text\n")[2].partition("```")[0]
 
 
 def test_every_page_with_examples_is_run() -> None:
@@ -236,19 +241,27 @@ def test_hold_a_lease(run_page: RunPage, engine: Engine, capsys: pytest.CaptureF
     """The worker writes at each turn, and finds a completed job completed."""
     run_page("docs/how-to/hold-a-lease.md")
     assert entries(engine) == ["report of 2026-05-01", "a", "b", "c", "invoice 42", "invoice 43"]
-    assert "not ours any more" not in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith(shown("docs/how-to/hold-a-lease.md"))
 
 
 def test_asyncio(run_page: RunPage, engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     """The asynchronous worker writes its row, and hears of a loss in its loop."""
     run_page("docs/how-to/asyncio.md")
     assert entries(engine) == ["report of 2026-05-01"]
-    assert "not ours any more" not in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("written: report of 2026-05-01\n")
 
 
-def test_observe(run_page: RunPage, caplog: pytest.LogCaptureFixture) -> None:
+def test_observe(
+    run_page: RunPage, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The formatter shows the job of a record, and the SDK's reader what was measured."""
+    caplog.set_level(logging.WARNING, "sinkfence")  # the page's level ends with the test
     names = run_page("docs/how-to/observe.md")
+    out, err = capsys.readouterr()
+    page = (ROOT / "docs/how-to/observe.md").read_text()
+    logged, measured = (block.partition("```")[0] for block in page.split("```text\n")[1:])
+    assert err.startswith(logged)
+    assert set(measured.splitlines()) <= set(out.splitlines())
     observe.lost(Token("reports/latest", 7, "worker-a:1f0c"), StaleToken(Token("j", 1, "a"), 2))
     logging.getLogger("sinkfence").removeHandler(names["handler"])
     assert names["handler"].format(caplog.records[-1]).endswith(" [reports/latest g=7]")
@@ -258,9 +271,15 @@ def test_prepare(run_page: RunPage, signing: ModuleType, capsys: pytest.CaptureF
     """Its files, one after the other, make a database and keys that the other pages can use."""
     # The grant holds for the whole server, where other tests ask the doctor. The tutorials run it.
     names = run_page("docs/how-to/prepare.md", replace={"GRANT sinkfence_writer TO CURRENT_USER": "SELECT 1"})
-    assert capsys.readouterr().out == "ready\n"
-    with names["engine"].connect() as conn, transaction(conn, names["lease"]):
+    assert capsys.readouterr().out == "ready\nthe keys fit\narmed: generation 1\n"
+    with names["engine"].connect() as conn:
+        [mark] = marks(conn)
+    lease = names["lease"]
+    assert (mark.job_id, mark.generation) == (lease.job_id, lease.generation)
+    armed = Token(mark.job_id, mark.generation, mark.owner)
+    with names["engine"].connect() as conn, transaction(conn, armed):
         assert names["verifier"] is signing.verifier
+    assert names["store"].get(lease.job_id).owner is None, "the next page finds the job free"
     names["engine"].dispose()
 
 
@@ -302,9 +321,12 @@ def test_answer_repeated_requests(run_page: RunPage, engine: Engine, signing: Mo
     assert entries(engine, "payment", "account") == [18, 17]  # the page's own is first
 
 
-def test_fence_without_a_database(run_page: RunPage, signing: ModuleType) -> None:
+def test_fence_without_a_database(
+    run_page: RunPage, signing: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The printer prints for the newest owner alone."""
     names = run_page("docs/how-to/fence-without-a-database.md")
+    assert capsys.readouterr().out == shown("docs/how-to/fence-without-a-database.md")
     client = names["app"].test_client()
 
     def label(generation: int) -> str:
@@ -313,7 +335,7 @@ def test_fence_without_a_database(run_page: RunPage, signing: ModuleType) -> Non
             return answer.headers["Fencing-Status"]
 
     assert [label(7), label(8), label(7)] == ["accepted", "accepted", "stale-token;current=8"]
-    assert names["printed"] == [9, 9]
+    assert names["printed"] == [17, 9, 9], "the page's own is first"
 
 
 @pytest.fixture
