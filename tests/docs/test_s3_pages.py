@@ -71,7 +71,8 @@ def test_readers_are_sent_to_s3(run_page: RunPage, given: dict[str, str], bucket
 def test_a_bucket_is_kept_tidy(
     run_page: RunPage, given: dict[str, str], bucket: FencedBucket, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What an older owner left is removed, object by object."""
+    """What an older owner left is removed, object by object, past what `put_once` made."""
+    bucket.put_once("aa", b"once", step="once")
     for name in ("a", "b"):
         bucket.object(name).put(b"x" * 1_100_000, A)
         bucket.object(name).put(b"short", B)
