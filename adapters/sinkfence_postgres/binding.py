@@ -18,6 +18,7 @@ from sinkfence.errors import NotEnforced
 from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_postgres import connections, statements
+from sinkfence_postgres.outcomes import failing
 from sinkfence_postgres.sessions import connected
 from sinkfence_postgres.transactions import Attempt, guard, translating
 
@@ -255,5 +256,6 @@ def translate(context: Any) -> None:
         told = ChainMap(*bound.engines.values(), bound.told.get(root, {}) if root is not None else {})
         attempt = Attempt(dict(told))
         if told and attempt.meaning(context.original_exception):
+            failing(context)  # it may come after this in the row of listeners, which ends where one raises
             with translating(attempt):
                 raise context.original_exception

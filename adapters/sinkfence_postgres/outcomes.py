@@ -73,7 +73,7 @@ def follow(tx: Any) -> GuardedTransaction:
     conn = connections.core(tx)
     for target, name, listener in (
         (conn, "commit", _committing),
-        (conn.dialect, "handle_error", _failing),
+        (conn.dialect, "handle_error", failing),
     ):
         if not event.contains(target, name, listener):
             event.listen(target, name, listener)
@@ -97,7 +97,7 @@ def _committing(conn: sqlalchemy.Connection) -> None:
     transaction.known = "rolled back by commit" if aborted else "committed"  # unless an error comes
 
 
-def _failing(context: Any) -> None:
+def failing(context: Any) -> None:
     """An error after COMMIT was sent is the answer to it; one before may have aborted the transaction."""
     if transaction := _followed_on(context.connection):
         transaction.has_failed = True

@@ -13,7 +13,7 @@ from sinkfence.sinks import Bearer
 from sinkfence.tokens import Token
 from sinkfence_postgres import connections, statements, watch
 from sinkfence_postgres.outcomes import follow
-from sinkfence_postgres.refusals import forbidden, lacking, lost, refusal
+from sinkfence_postgres.refusals import forbidden, lacking, lost, refusal, sqlstate
 
 if TYPE_CHECKING:
     from sinkfence_postgres.connections import AnyTx, Tx
@@ -48,6 +48,12 @@ def translating(attempt: Attempt) -> Generator[None]:
         yield
     except Exception as exc:
         if (known := attempt.meaning(exc)) is None:
+            if attempt.ours and isinstance(exc, StaleToken) and exc.token in attempt.bearers:
+                # `bind` has made it of the driver's error already, and told the bearers that it knew.
+                observe.refuse("postgres", attempt.bearers[exc.token], exc)
+            if attempt.committing and sqlstate(exc) is None and not isinstance(exc, SinkfenceError):
+                # It answers no COMMIT: a signal's handler has raised it meanwhile, or a listener afterwards.
+                watch.doubt(attempt.bearers)
             raise
         watch.hear(known)
         if isinstance(known, StaleToken) and known.token in attempt.bearers:

@@ -10,7 +10,7 @@ from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sa_aio
 
 from sinkfence.errors import LeaseLost, NotArmed, NotEnforced, StaleToken
-from sinkfence_postgres import aio, bind
+from sinkfence_postgres import aio, bind, guard
 
 INSERT = sa.text("insert into entry (note) values (:note)")
 NOTHING = contextlib.nullcontext()
@@ -295,6 +295,28 @@ def test_a_signal_in_the_middle_of_a_first_transaction_spoils_no_later_one(db, l
         with pytest.raises(NotEnforced):
             tx.commit()
     assert db.notes() == ["guarded"]
+
+
+@pytest.mark.parametrize("first", ["session", "engine"])
+@pytest.mark.parametrize("second", ["session", "guard"])
+def test_a_lease_that_is_refused_in_the_transaction_of_another_is_told(db, token, holder, first, second):
+    """Whoever is bound there translates the error, and knows no bearer of that token."""
+    mine, other = holder(token()), holder(token(job_id=f"{token().job_id}/other"))
+    db.arm(mine.token)
+    db.arm(token(1, job_id=other.token.job_id))
+    with db.engine() as engine, contextlib.ExitStack() as stack:
+        conn = stack.enter_context(
+            (bind(engine.execution_options(), mine) if first == "engine" else engine).connect()
+        )
+        conn.begin()
+        if first == "session":
+            stack.enter_context(bind(orm.sessionmaker(conn), mine)()).connection()
+        with pytest.raises(StaleToken) as refused:
+            if second == "guard":
+                guard(conn, other)
+            else:
+                stack.enter_context(bind(orm.sessionmaker(conn), other)()).connection()
+    assert (mine.heard, other.heard) == ([], [refused.value])
 
 
 def test_the_guard_of_one_session_stands_for_no_other_in_the_same_transaction(db, lease):

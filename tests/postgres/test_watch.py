@@ -15,7 +15,7 @@ from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sa_aio
 
 from sinkfence import SinkfenceError, StaleToken, Token
-from sinkfence_postgres import aio, guard, transaction, translated, watch
+from sinkfence_postgres import aio, bind, guard, transaction, translated, watch
 
 
 def test_a_response_that_is_dropped_elsewhere_leaves_the_watch_of_a_request_under_way_alone():
@@ -124,25 +124,79 @@ def test_what_was_refused_as_a_whole_was_not_applied(db, token):
     engine.dispose()
 
 
-def test_a_commit_that_a_signal_interrupts_leaves_a_doubt(db, token):
+class Soft(Exception):
+    """A soft time limit, as task queues have them."""
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, Soft])
+def test_a_commit_that_a_signal_interrupts_leaves_a_doubt(db, token, kind):
     """Whether the server has applied it before psycopg asked for its end isn't known."""
     db.arm(token())
 
+    def handler(*_):
+        raise kind
+
     def interrupt():
         db.wait_until_blocked()  # its check inside COMMIT
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
 
+    before = signal.signal(signal.SIGUSR1, handler)
     with (
-        db.connect() as conn,
+        contextlib.closing(db.connect()) as conn,
         db.connect() as other,
         ThreadPoolExecutor() as threads,
         watch.entered(token()) as mine,
     ):
         other.execute("select sinkfence.arm(%s, %s, 'new')", (token().job_id, token(1).generation))
-        with pytest.raises(KeyboardInterrupt), transaction(conn, token()):
+        with pytest.raises(kind), transaction(conn, token()):
             interrupting = threads.submit(interrupt)
         interrupting.result()
+    signal.signal(signal.SIGUSR1, before)
     assert (mine.committed, mine.applied) == (False, True)
+
+
+def test_a_listener_that_fails_after_the_commit_leaves_a_doubt(db, token):
+    """The block ends with an error, and was committed."""
+    db.arm(token())
+    with db.engine() as engine, orm.Session(engine) as session, watch.entered(token()) as mine:
+
+        @sa.event.listens_for(session, "after_commit")
+        def fail(_):
+            raise ValueError
+
+        with pytest.raises(ValueError), transaction(session, token()):
+            session.execute(sa.text("insert into entry (note) values ('written')"))
+    assert db.notes() == ["written"]
+    assert mine.applied
+
+
+def test_what_a_bound_engine_refuses_at_commit_leaves_no_doubt(db, token):
+    """The refusal is raised by the engine's listener, and no driver's error any more."""
+    db.arm(token())
+    with db.engine() as engine, watch.entered(token()) as mine:
+        with bind(engine.execution_options(), token()).connect() as conn:
+            with pytest.raises(StaleToken), transaction(conn, token()):
+                conn.execute(sa.text("insert into entry (note) values (1)"))
+                sa.event.listen(conn, "commit", lambda _: db.arm(token(1)))
+        assert (mine.applied, type(mine.refused)) == (False, StaleToken)
+
+
+def test_a_refused_commit_is_seen_where_an_engine_of_the_pool_was_bound_before(db, token):
+    """Of the listeners to an error SQLAlchemy calls none any more after the one that raises its meaning."""
+    other = token(job_id=f"{token().job_id}/other")
+    db.arm(token())
+    db.arm(other)
+    engine = sa.create_engine(db.url())
+    with bind(engine.execution_options(), other).begin():
+        pass
+    with watch.entered(token()) as mine, bind(orm.sessionmaker(engine), token())() as session:
+        session.connection()
+        db.arm(token(1))
+        with translated(), contextlib.suppress(StaleToken):
+            session.commit()
+        session.rollback()
+        assert not mine.committed
+    engine.dispose()
 
 
 POOLS = {
