@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import requests
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fastapi import FastAPI, Request
 from sqlalchemy import Engine, text
@@ -23,8 +27,10 @@ from sinkfence.stores.sql import SqlStore
 from sinkfence_http import Refused, TokenSigner, TrustedNetwork, VerificationKey
 from sinkfence_http.aio import Fence
 from sinkfence_http.asgi import FencingMiddleware
+from sinkfence_http.requests_adapter import FencedAdapter, HttpSink
 from sinkfence_postgres import aio, marks, transaction
 from sinkfence_s3 import FencedBucket
+from sinkfence_trials.servers.supervised import Supervised
 
 ROOT = Path(__file__).parents[2]
 RunPage = Callable[..., dict[str, Any]]
@@ -302,6 +308,28 @@ def test_mount_the_door(run_page: RunPage, engine: Engine, signing: ModuleType) 
     assert pay(Token("account-17", 7, "worker-a:1f0c")) == (412, "stale-token")
     assert pay(None) == (428, "token-required")
     assert entries(engine, "payment", "account") == [17]
+
+
+def test_the_door_is_served(
+    common: ModuleType, signing: ModuleType, server: Callable[..., AbstractContextManager[int]]
+) -> None:
+    """The first snippet, saved and served as the page says, has a door before it."""
+    page, folder = (ROOT / "docs/how-to/mount-the-door.md").read_text(), Path(common.__file__ or "").parent
+    (folder / "door.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+    [typed] = re.findall(r"^\$ flask --app door (run --port) 8000$", page, re.MULTILINE)
+
+    def words(process: Supervised, port: int, second: int) -> list[object]:
+        shutil.copytree(folder, process.folder, dirs_exist_ok=True)
+        flask = [sys.executable, "-m", "flask", "--app", "door", *typed.split(), port]
+        return ["env", f"DATABASE_URL={common.url}", *flask]
+
+    with server("flask", words) as port, requests.Session() as session:
+        url = f"http://127.0.0.1:{port}/"
+        assert session.post(f"{url}accounts/17", timeout=10).status_code == 428
+        arming = HttpSink(session, url, sign=signing.sign)
+        with common.leases.hold("account-17", arm=[arming]) as lease:
+            session.mount(url, FencedAdapter(lease, sign=signing.sign))
+            assert session.post(f"{url}accounts/17", timeout=10).text == "paid"
 
 
 def test_answer_repeated_requests(run_page: RunPage, engine: Engine, signing: ModuleType) -> None:
