@@ -20,6 +20,17 @@ NAMES = {
     "s3": "S3",
     "http": "HTTP",
 }
+
+PACKAGES = {
+    "postgres": {"SQLAlchemy", "psycopg", "asyncpg", "django", "fencekit"},
+    "leases": {"SQLAlchemy", "psycopg", "asyncpg", "stormlock", "sentinel-coordination", "mithril-locks"},
+    "s3": {"boto3", "obstore"},
+    "http": {
+        *("uvicorn", "fastapi", "flask", "psycopg"),
+        *("idemkit", "fastapi-idempotency-key", "asgi-idempotency-header"),
+    },
+}
+"""Which of the installed packages take part in each benchmark."""
 """The benchmarks that are on the page, in its order, and what each is called there."""
 
 TOP = """\
@@ -150,8 +161,11 @@ def _conditions(name: str, about: dict[str, Any], items: list[Item]) -> str:
     notes = list(itertools.takewhile(lambda item: isinstance(item, str), items))[1:]
     lines = [f"- [{NAMES[name]}](numbers-{name}.md), {about['when'][:16].replace('T', ' ')} UTC: {where}."]
     lines += [f"  {note}." for note in notes]
-    if "packages" in about:
-        lines.append(f"  {about['packages']}.")
+    with_it = [
+        one for one in about.get("packages", "").split(", ") if one and one.split()[0] in PACKAGES[name]
+    ]
+    if with_it:
+        lines.append(f"  {', '.join(with_it)}.")
     return "\n".join(lines)
 
 
