@@ -575,12 +575,13 @@ def test_ids_that_are_none(process: Sinkfence, sinkfence: Sinkfence, store_url: 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_installed(shell: str, tmp_path: Path) -> None:
     """`--install-completion`, asked from a shell, writes that shell's file in the home folder."""
+    import shlex
     import shutil
 
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here")
     code = "$status" if shell == "fish" else "$?"  # with it the shell stays, and can be found
-    command = f"{sys.executable} -c '{COMMAND[-1]}' --install-completion; exit {code}"
+    command = f"{shlex.quote(sys.executable)} -c '{COMMAND[-1]}' --install-completion; exit {code}"
     done = subprocess.run(
         [shell, "-c", command],
         env={**PLAIN, "HOME": str(tmp_path), "SHELL": shutil.which(shell) or ""},

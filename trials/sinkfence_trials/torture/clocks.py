@@ -14,12 +14,14 @@ def environment(file: Path, word: str = "+0") -> dict[str, str]:
     The monotonic and boot-time clocks stay real.
 
     Raises:
-        NotRun: libfaketime is not here.
+        NotRun: libfaketime is not here, or where it can't be loaded from.
     """
     spec = importlib.util.find_spec("libfaketime")
     library = Path(spec.origin or "").parent / "vendor/libfaketime/src/libfaketime.so.1" if spec else None
     if library is None or not library.exists():
         raise NotRun("no libfaketime: pip install libfaketime, which builds it with a C compiler")
+    if set(" :") & set(str(library)):  # ld.so(8), LD_PRELOAD
+        raise NotRun(f"libfaketime can't be loaded from a path with a space or a colon in it: {library}")
     jump(file, word)
     return {
         "LD_PRELOAD": str(library),
