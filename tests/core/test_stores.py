@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import partial
+from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import psycopg
 import pytest
@@ -24,7 +28,7 @@ from sinkfence.errors import (
 )
 from sinkfence.grants import Grant, Store, check_label, fresh_owner
 from sinkfence.stores.memory import MemoryStore
-from sinkfence.stores.sql import SqlStore
+from sinkfence.stores.sql import SqlStore, sessions
 from sinkfence.tokens import MAX_GENERATION, Token
 
 JOB = "reports/latest"
@@ -422,6 +426,27 @@ def test_two_workers_may_create_the_schema_at_once(
     for url in (dsn, f"sqlite:///{tmp_path}/new.db"):
         stores = [open_store(url) for _ in range(4)]
         assert race([store.create_schema for store in stores]) == [None] * 4
+
+
+def test_a_new_file_that_another_worker_switches_to_wal_is_tried_again(tmp_path: Path) -> None:
+    """SQLite doesn't wait there: it answers at once that the file is locked, whatever the timeout."""
+
+    class Busy(sqlite3.Connection):
+        __module__ = "sqlite3"
+        left = 2
+
+        def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+            if sql.endswith("= WAL") and self.left:
+                self.left -= 1
+                error = sqlite3.OperationalError("database is locked")
+                error.sqlite_errorname = "SQLITE_BUSY"
+                raise error
+            return super().execute(sql, *args)
+
+    with closing(sqlite3.connect(tmp_path / "new.db", factory=Busy)) as driver:
+        sessions.begin(driver, None)
+        assert driver.left == 0
+        assert driver.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 @pytest.mark.parametrize("call", ["renew", "complete", "release"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import time
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -15,6 +16,10 @@ from sinkfence.errors import NotEnforced
 _TCP: Final = {"TCP_USER_TIMEOUT": 5000, "TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2}
 """A way to the server that swallows everything is noticed within seconds (tcp(7)), and not after TCP's
 quarter of an hour: a heartbeat has until its ttl is over."""
+
+_SWITCHES: Final = 500
+_PAUSE: Final = 0.01
+"""Seconds between two attempts to switch a new file of SQLite: together 5, as its timeout."""
 
 
 def listen(engine: sa.Engine) -> None:
@@ -89,7 +94,7 @@ def _start_names_at_random(driver: Any) -> bool:
 
 def _use_wal(driver: Any) -> None:
     if driver.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-        (mode,) = driver.execute("PRAGMA journal_mode = WAL").fetchone()
+        mode = _switch_to_wal(driver)
         if mode != "wal":  # in memory, by whatever name, or where files have no shared memory
             driver.close()
             raise NotEnforced(
@@ -97,6 +102,23 @@ def _use_wal(driver: Any) -> None:
                 "it must be a file on a disk of this host; in memory, MemoryStore does it"
             )
     driver.execute("PRAGMA synchronous = FULL")
+
+
+def _switch_to_wal(driver: Any) -> str:
+    """Switch a file, which others may be doing at this moment: SQLite tells all but one that it is locked.
+
+    It doesn't wait for the lock here, whatever its timeout (sqlite3_busy_handler: "may be invoked").
+    """
+    import sqlite3  # not every Python was built with it
+
+    for _ in range(_SWITCHES - 1):
+        try:
+            return str(driver.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname != "SQLITE_BUSY":
+                raise
+            time.sleep(_PAUSE)
+    return str(driver.execute("PRAGMA journal_mode = WAL").fetchone()[0])
 
 
 def _notice_silence(driver: Any) -> None:
