@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -13,16 +12,14 @@ from sinkfence.sinks import AsyncClaim
 from sinkfence.tokens import Token
 from sinkfence_http import aio, wire
 from sinkfence_http.answers import ACCEPTED, ARMED, DIGEST_REQUIRED, TOKEN_REQUIRED, Answer, Refused
-from sinkfence_http.door import idempotency_key, log_unkept, present, recorded_answer, turn_away
+from sinkfence_http.asgi_recorder import Message, Receive, Recorder, Send
+from sinkfence_http.door import idempotency_key, present, recorded_answer, turn_away
 from sinkfence_http.fence import key_of
 from sinkfence_http.functions import check_function, is_exempt
 from sinkfence_http.passage import PASSAGE, Passage
-from sinkfence_http.records import Kept, Recording, content_digest, identity
+from sinkfence_http.records import Kept, content_digest, identity
 
 Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _TOKEN = wire.TOKEN.lower().encode()
@@ -109,7 +106,7 @@ class FencingMiddleware:
                     if (answer := recorded_answer(claim)) is not None:
                         return await _answer(send, answer)
                     _hide(scope)
-                    recorder = _Recorder(passage, claim, replay.max_body, send)
+                    recorder = Recorder(passage, claim, replay.max_body, send)
                     await self._run(scope, recorder.watched(receive), _Response(passage, send, recorder))
         except _Gone:
             return None
@@ -135,7 +132,7 @@ class _Response:
     _started = False
     _replaced = False
 
-    def __init__(self, passage: Passage, send: Send, recorder: _Recorder | None) -> None:
+    def __init__(self, passage: Passage, send: Send, recorder: Recorder | None) -> None:
         self.recorder = recorder
         self._passage = passage
         self._send = send
@@ -161,77 +158,6 @@ class _Response:
         if refusal is not None and not self._replaced:
             await _answer(self._send, refusal)
         return refusal is not None
-
-
-class _Recorder:
-    """Keeps a response while it goes out, for the repetitions of its request."""
-
-    def __init__(self, passage: Passage, claim: AsyncClaim, max_body: int, send: Send) -> None:
-        self._passage = passage
-        self._claim: AsyncClaim | None = claim
-        self._recording = Recording(max_body)
-        self._send = send
-
-    async def send(self, message: Message) -> None:
-        """Note a part of the response, and send it on."""
-        recording = self._recording
-        if message["type"] == "http.response.start":
-            pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"]]
-            recording.start(message["status"], pairs)
-        elif message["type"] == "http.response.body":
-            recording.add(message.get("body", b""))
-            if not message.get("more_body", False):
-                recording.end()
-        # Before the last of it is sent: who has it all may ask again at once.
-        if recording.whole:
-            await self.report(ended=False)
-        await self._send(message)
-
-    def watched(self, receive: Receive) -> Receive:
-        """Return how the application receives, with what it hears of its caller noted."""
-
-        async def watched() -> Message:
-            message = await receive()
-            # A StreamingResponse then stops, and a BaseHTTPMiddleware around it puts a regular end to that.
-            if message["type"] == "http.disconnect":
-                self._recording.caller_left()
-            return message
-
-        return watched
-
-    async def report(self, *, ended: bool) -> None:
-        """Say what has become of the request, once: that nothing has, not before its handler has ended."""
-        claim = self._claim
-        if claim is None:
-            return
-        kept, undone = self._passage.ending(self._recording)
-        if undone and kept is None and not ended:
-            return
-        self._claim = None
-        await _to_its_end(self._note(claim, kept, undone))
-
-    async def _note(self, claim: AsyncClaim, kept: str | None, undone: bool) -> None:
-        try:
-            if kept is not None:
-                await claim.keep(kept)
-            else:
-                await claim.leave(undone=undone)
-        except Exception:  # noqa: BLE001  # what was done is done, and its caller is told
-            log_unkept(self._passage.token)
-
-
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    # A cancelled scope of anyio's cancels at each await inside of it, so also where the door notes that an
-    # attempt has committed. Without the note, the caller's repetition would be run as a first request.
-    task, cancelled = asyncio.ensure_future(work), None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    task.result()
 
 
 class _Gone(Exception):

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from sinkfence import observe
 from sinkfence.errors import GenerationConflict, LeaseLost, NotEnforced, OutcomeUnknown, StaleToken
-from sinkfence.sinks import Bearer
+from sinkfence.sinks import Bearer, check_bearer
 from sinkfence.tokens import Token
 from sinkfence_http import wire
 from sinkfence_http.functions import check_function
@@ -40,9 +40,7 @@ class Caller:
     """One bearer's calls of one service."""
 
     def __init__(self, bearer: Bearer, sign: Sign | None) -> None:
-        if not callable(getattr(bearer, "lose", None)):
-            raise TypeError(f"a bearer is a lease or a token, not a {type(bearer).__name__}")
-        self.bearer = bearer
+        self.bearer = check_bearer(bearer)
         self._sign = check_sign(sign)
         self._signed: tuple[Token, str] | None = None
 

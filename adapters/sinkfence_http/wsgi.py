@@ -9,18 +9,18 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from sinkfence.errors import MissingToken
-from sinkfence.sinks import Claim, Replay
+from sinkfence.sinks import Claim
 from sinkfence.tokens import Token
 from sinkfence_http import bodies, wire
 from sinkfence_http.answers import ACCEPTED, ARMED, TOKEN_REQUIRED, Answer
-from sinkfence_http.door import idempotency_key, log_unkept, present, recorded_answer, turn_away
+from sinkfence_http.door import idempotency_key, present, recorded_answer, turn_away
 from sinkfence_http.fence import Fence, key_of
 from sinkfence_http.functions import check_function, is_exempt
 from sinkfence_http.passage import PASSAGE, Passage
-from sinkfence_http.records import Kept, Recording, identity
+from sinkfence_http.records import Kept, identity
+from sinkfence_http.wsgi_recorder import Headers, Recorder
 
 Environ = dict[str, Any]
-Headers = list[tuple[str, str]]
 Write = Callable[[bytes], object]
 StartResponse = Callable[..., Write]
 App = Callable[[Environ, StartResponse], Iterable[bytes]]
@@ -101,7 +101,7 @@ class FencingMiddleware:
                     yield from [_HEAD_SENT, *_answer(start_response, answer)]
                     return
                 passage = environ[PASSAGE] = Passage(token, fence, watch, record)
-                recorder = _Recorder(passage, claim, replay) if claim and replay else None
+                recorder = Recorder(passage, claim, replay) if claim and replay else None
                 yield from self._run(environ, _Head(passage, start_response, recorder))
         except Exception as error:
             if inside:
@@ -150,7 +150,7 @@ class _Head:
     So a refusal that comes before them, out of the application or its generator, still finds an answer.
     """
 
-    def __init__(self, passage: Passage, start_response: StartResponse, recorder: _Recorder | None) -> None:
+    def __init__(self, passage: Passage, start_response: StartResponse, recorder: Recorder | None) -> None:
         self.passage = passage
         self._start_response = start_response
         self.recorder = recorder
@@ -194,54 +194,6 @@ class _Head:
     def answer(self, answer: Answer) -> list[bytes]:
         """Send the door's own answer's head, and return its body."""
         return _answer(self._start_response, answer)
-
-
-class _Recorder:
-    """Keeps a response while it goes out, for the repetitions of its request."""
-
-    def __init__(self, passage: Passage, claim: Claim, replay: Replay) -> None:
-        self._passage = passage
-        self._claim: Claim | None = claim
-        self._recording = Recording(replay.max_body)
-
-    def start(self, status: int, headers: Headers) -> None:
-        """Note the head."""
-        self._recording.start(status, headers)
-        self._report_whole()
-
-    def add(self, data: bytes) -> None:
-        """Note a part of the body."""
-        self._recording.add(data)
-        self._report_whole()
-
-    def recorded(self, body: Iterable[bytes]) -> Generator[bytes]:
-        """Yield the body, each part noted."""
-        for data in body:
-            self.add(data)
-            yield data
-        self._recording.end()
-
-    def _report_whole(self) -> None:
-        # Before the last of it is sent: who has it all may ask again at once.
-        if self._recording.whole:
-            self.report(ended=False)
-
-    def report(self, *, ended: bool) -> None:
-        """Say what has become of the request, once: that nothing has, not before its handler has ended."""
-        claim = self._claim
-        if claim is None:
-            return
-        kept, undone = self._passage.ending(self._recording)
-        if undone and kept is None and not ended:
-            return
-        self._claim = None
-        try:
-            if kept is not None:
-                claim.keep(kept)
-            else:
-                claim.leave(undone=undone)
-        except Exception:  # noqa: BLE001  # what was done is done, and its caller is told
-            log_unkept(self._passage.token)
 
 
 def _values(environ: Environ, name: str) -> list[str]:

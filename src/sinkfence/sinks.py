@@ -22,6 +22,13 @@ class Bearer(Protocol):
         ...
 
 
+def check_bearer(bearer: Bearer) -> Bearer:
+    """Return what is a bearer; raise TypeError for anything else. Its token is not looked at."""
+    if not callable(getattr(bearer, "lose", None)):
+        raise TypeError(f"a bearer is a lease or a token, not a {type(bearer).__name__}")
+    return bearer
+
+
 def token_of(bearer: Bearer) -> Token:
     """Return the token that a bearer shows now.
 
@@ -29,9 +36,7 @@ def token_of(bearer: Bearer) -> Token:
         TypeError: it is no bearer.
         LeaseLost: it is a lease whose term is over.
     """
-    if not callable(getattr(bearer, "lose", None)):
-        raise TypeError(f"a bearer is a lease or a token, not a {type(bearer).__name__}")
-    return bearer.token
+    return check_bearer(bearer).token
 
 
 class Sink(Protocol):
