@@ -40,7 +40,7 @@ class Caller:
     """One bearer's calls of one service."""
 
     def __init__(self, bearer: Bearer, sign: Sign | None) -> None:
-        self.bearer = check_bearer(bearer)
+        self.bearer: Bearer = check_bearer(bearer)
         self._sign = check_sign(sign)
         self._signed: tuple[Token, str] | None = None
 
